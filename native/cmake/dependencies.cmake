@@ -8,6 +8,9 @@
 # The fixed releases are downloaded by CMake and must have the hash written here. KALOS_DOWNLOAD=OFF forbids that.
 find_package(Threads REQUIRED)
 include(FetchContent)
+if(POLICY CMP0135)
+  cmake_policy(SET CMP0135 NEW) # unpacked files are as old as their unpacking, so that they are compiled again
+endif()
 
 set(KALOS_SQLITE_DIR "" CACHE PATH "folder with sqlite3.c and sqlite3.h, instead of the system's SQLite")
 set(KALOS_JSON_DIR "" CACHE PATH "folder with nlohmann/json.hpp, instead of the system's nlohmann-json")
