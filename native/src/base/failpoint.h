@@ -1,0 +1,22 @@
+// Failpoints: named places where a test lets the process die as if by kill -9.
+//
+// KALOS_FAILPOINT=name[:count] is read once at start: the process kills itself the count-th time (1 by default) that it
+// passes failpoint("name"). Unset, a failpoint is one load of a plain bool.
+#pragma once
+
+#include <string_view>
+
+namespace kalos {
+
+extern bool failpoints_armed;
+
+// What the variable would have said; "" disarms. For tests that fork. Not while other threads run.
+void arm_failpoint(std::string_view name_and_count);
+
+void pass_failpoint(std::string_view name);
+
+inline void failpoint(std::string_view name) {
+  if (failpoints_armed) [[unlikely]] pass_failpoint(name);
+}
+
+}  // namespace kalos
