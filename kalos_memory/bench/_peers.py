@@ -1,0 +1,73 @@
+"""What Kalos is measured beside: numpy's exact brute force, and FAISS's where it is installed.
+
+Peers run inside this process: no other process, no store, no text, no filter. That is what they are good at, and what
+the comparison has to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import util
+from typing import Any
+
+import numpy as np
+
+from kalos_memory.bench._vectors import Floats
+
+# From a float32 query to row numbers, best first.
+Search = Callable[[Floats], list[int]]
+
+# Installed packages that `kalos bench` does not measure, so that the report can say so.
+NOT_MEASURED = {"usearch": "usearch", "hnswlib": "hnswlib", "chromadb": "Chroma", "lancedb": "LanceDB",
+                "qdrant_client": "Qdrant", "sqlite_vec": "sqlite-vec"}  # fmt: skip
+
+
+def numpy_search(vectors: Floats, k: int) -> Search:
+    """Exact brute force in float32 over unit vectors: product, argpartition, sort of the k kept."""
+    k = min(k, len(vectors))
+
+    def search(query: Floats) -> list[int]:
+        scores = vectors @ query
+        if k < len(scores):
+            kept = np.argpartition(scores, len(scores) - k)[len(scores) - k :]
+        else:
+            kept = np.arange(len(scores))
+        return kept[np.argsort(-scores[kept], kind="stable")].tolist()  # type: ignore[no-any-return]
+
+    return search
+
+
+def faiss_search(vectors: Floats, k: int) -> Search | None:
+    """FAISS's flat inner product index (exact, float32). None where FAISS is not installed."""
+    if util.find_spec("faiss") is None:
+        return None
+    import faiss
+
+    index: Any = faiss.IndexFlatIP(vectors.shape[1])
+    index.add(vectors)
+
+    def search(query: Floats) -> list[int]:
+        _, rows = index.search(query.reshape(1, -1), k)
+        return [int(row) for row in rows[0] if row >= 0]
+
+    return search
+
+
+def peers(vectors: Floats, k: int) -> dict[str, Search]:
+    """The peers at hand, by name."""
+    found = {"numpy": numpy_search(vectors, k)}
+    faiss = faiss_search(vectors, k)
+    if faiss is not None:
+        found["FAISS flat"] = faiss
+    return found
+
+
+def not_measured() -> list[dict[str, str]]:
+    """Peers that this run leaves out, each with the reason."""
+    left_out = []
+    if util.find_spec("faiss") is None:
+        left_out.append({"what": "FAISS", "why": "not installed"})
+    for module, name in NOT_MEASURED.items():
+        installed = util.find_spec(module) is not None
+        left_out.append({"what": name, "why": "installed, but this bench has no case for it" if installed else "not installed"})
+    return left_out

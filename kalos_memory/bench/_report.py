@@ -1,0 +1,109 @@
+"""The result of a run as tables and histograms for a terminal. Adds no figure that the result does not have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from kalos_memory.bench import _machine
+from kalos_memory.bench._cases import BARE, STAGES
+from kalos_memory.bench._stats import Bucket, render_histogram
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """Prints the whole report."""
+    settings = result["settings"]
+    for line in _machine.words(result["machine"]):
+        console.print(Text(line, style="dim"))
+    console.print(
+        Text(
+            f"d = {settings['dimension']}, k = {settings['k']}, cosine; closed loop, and paced with a pause of "
+            f"{settings['pause_s'] * 1000:g} ms before each call; {settings['seconds']:g} s each; latencies in us",
+            style="dim",
+        )
+    )
+    console.print(_latency_table("The lane (no operation)", [("", result["lane"])]))
+    console.print(
+        _latency_table(
+            "Recall by vector",
+            [(f"{size['rows']:,}", size["measurements"]) for size in result["recall_by_vector"]],
+            first_column="rows",
+        )
+    )
+    for size in result["recall_by_vector"]:
+        console.print(answers_in_words(size))
+    if result["recall_by_text"] is not None:
+        by_text = result["recall_by_text"]
+        console.print(_latency_table(f"Recall by text ({by_text['embedder']}, {by_text['rows']:,} rows)",
+                                     [("", by_text["measurements"])]))  # fmt: skip
+        for series in by_text["measurements"]:
+            console.print(f"  {series['loop']}, p50 of each stage: {stages_in_words(series['stages_p50_us'])}")
+    _show_writes(result["writes"], console)
+    _show_histograms(result, console)
+    for missing in result["not_measured"]:
+        console.print(Text(f"not measured: {missing['what']} ({missing['why']})", style="dim"))
+
+
+def answers_in_words(size: dict[str, Any]) -> str:
+    """Whether the answers at one size were the exact ones, and the engine's share of a search."""
+    answers = size["answers"]
+    equal = ", ".join(f"{name} {right} of {answers['checked']}" for name, right in answers["equal"].items())
+    stages = size["stages_p50_us"]
+    return (
+        f"  {size['rows']:,} rows: answers equal to the exact ones: {equal}; "
+        f"inside kalosd p50: search {stages['search']:.1f}, fetch {stages['fetch']:.1f} us"
+    )
+
+
+def stages_in_words(stages: dict[str, float]) -> str:
+    """tokenize 12.0, embed 2,310, … in the order in which they happen."""
+    return ", ".join(f"{stage} {_number(stages[stage])}" for stage in STAGES if stage in stages) + " us"
+
+
+def _latency_table(title: str, groups: list[tuple[str, list[dict[str, Any]]]], first_column: str = "") -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    if first_column:
+        table.add_column(first_column, justify="right")
+    table.add_column("what")
+    table.add_column("loop")
+    for name in ("p50", "p99", "mean", "n"):
+        table.add_column(name, justify="right")
+    for label, series in groups:
+        for index, one in enumerate(series):
+            cells = [one["name"], one["loop"], *(_number(one[f"{name}_us"]) for name in ("p50", "p99", "mean"))]
+            cells.append(f"{one['n']:,}")
+            table.add_row(*([label if index == 0 else ""] if first_column else []), *cells)
+        table.add_section()
+    return table
+
+
+def _number(value_us: float) -> str:
+    return f"{value_us:.1f}" if value_us < 100 else f"{value_us:,.0f}"
+
+
+def _show_writes(writes: dict[str, Any], console: Console) -> None:
+    ingest = writes["ingest"]
+    console.print(_latency_table(f"Writes (flushed to disk, {writes['file_system']})", [("", writes["measurements"])]))
+    console.print(
+        f"  durable ingest: {ingest['rows_per_second']:,.0f} rows/s ({ingest['rows']:,} rows of {ingest['dimension']} "
+        f"dimensions, {ingest['text_bytes']} bytes of text, {ingest['metadata_keys']} keys, in batches of "
+        f"{ingest['batch_rows']:,})"
+    )
+    if writes["file_system"] in ("tmpfs", "ramfs"):
+        console.print("  this file system lies in memory: flushing costs nothing there; use --directory on a disk")
+
+
+def _show_histograms(result: dict[str, Any], console: Console) -> None:
+    for size in result["recall_by_vector"][-1:]:
+        for series in size["measurements"]:
+            if series["name"] != BARE:
+                continue
+            console.print(Text(f"{size['rows']:,} rows, {series['name']}, {series['loop']}", style="bold"))
+            buckets = [Bucket(low, high, int(count)) for low, high, count in series["histogram"]]
+            for line in render_histogram(buckets):
+                console.print(f"  {line}")

@@ -1,0 +1,77 @@
+"""kalos bench: the benchmark, as tables or JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kalos_memory.cli._exit_codes import ExitCode
+from kalos_memory.cli._options import JsonOutput
+from kalos_memory.cli._output import complain, console, emit_json, error_console
+from kalos_memory.cli._running import verb
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb of this file."""
+    app.command()(bench)
+
+
+@verb
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="About 20 s: 1,000 and 10,000 rows, shorter series.")] = False,
+    rows: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Size of the collection; repeat it. Default: 1000, 10000, 100000.", show_default=False),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="For each measured series. Default: 3, with --quick 0.5.", show_default=False),
+    ] = None,
+    dimension: Annotated[int, typer.Option(min=1, max=8192, help="Of the vectors.")] = 384,
+    k: Annotated[int, typer.Option("-k", min=1, max=1024, help="Hits asked for.")] = 10,
+    text: Annotated[bool, typer.Option("--text/--no-text", help="Recall by text; needs the embedding model.")] = True,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where durable writes are measured, in a directory made and removed there. Default: a temporary one on "
+            "a disk.",
+            show_default=False,
+        ),
+    ] = None,
+    json_output: JsonOutput = False,
+) -> None:
+    """Measure this machine: recall by vector beside numpy, recall by text, durable writes. Leaves nothing behind.
+
+    Latencies are given closed loop and paced, p50 and p99. The answers are compared with the exact ones: where they
+    differ, the exit code is 1.
+    """
+    from kalos_memory.bench._run import Settings, run, wrong_answers
+
+    default = (1_000, 10_000) if quick else (1_000, 10_000, 100_000)
+    settings = Settings(
+        rows=tuple(sorted(set(rows))) if rows else default,
+        seconds=seconds if seconds is not None else 0.5 if quick else 3.0,
+        dimension=dimension,
+        k=k,
+        text=text,
+        ingest_rows=20_000 if quick else 200_000,
+        directory=directory,
+    )
+    screen = error_console()
+    if screen.is_terminal and not json_output:
+        with screen.status("starting") as status:
+            result = run(settings, status.update)
+    else:
+        result = run(settings)
+    if json_output:
+        emit_json(result)
+    else:
+        from kalos_memory.bench._report import show
+
+        show(result, console())
+    wrong = wrong_answers(result)
+    if wrong:
+        complain("wrong answers, please report them: " + "; ".join(wrong))
+        raise typer.Exit(ExitCode.ERROR)

@@ -1,0 +1,150 @@
+"""kalos serve, status, stop: the sidecar itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from typing import Annotated, Any
+
+import typer
+
+from kalos_memory.cli import _session
+from kalos_memory.cli._exit_codes import ExitCode
+from kalos_memory.cli._options import DataDir, JsonOutput
+from kalos_memory.cli._output import (
+    bytes_in_words,
+    complain,
+    console,
+    emit_json,
+    printable,
+    seconds_in_words,
+)
+from kalos_memory.cli._running import verb
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verbs of this file."""
+    app.command()(serve)
+    app.command()(status)
+    app.command()(stop)
+
+
+@verb
+def serve(
+    data_dir: DataDir = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Memory limit in bytes or as 4G. Default: 70 % of the machine's or the cgroup's."),
+    ] = None,
+    idle_s: Annotated[
+        int | None, typer.Option(min=0, help="End after so many seconds without a client. 0, the default: never.")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Where texts lie: memory, or file (mapped from a derived file).")
+    ] = None,
+    json_output: JsonOutput = False,
+) -> None:
+    """Run the sidecar in the foreground, until Ctrl-C or `kalos stop`.
+
+    The process becomes kalosd: its exit codes are kalosd's, 3 where another one already serves the data directory.
+    """
+    program = _session.kalosd()
+    arguments = [str(program), "--data-dir", str(_session.directory(data_dir))]
+    for flag, value in (("--memory", memory), ("--idle-s", idle_s), ("--text", text)):
+        if value is not None:
+            arguments += [flag, str(value)]
+    if json_output:
+        # One line, because what follows on stdout is kalosd's own.
+        sys.stdout.write(json.dumps({"pid": os.getpid(), "command": arguments}) + "\n")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(program, arguments)
+
+
+@verb
+def status(
+    data_dir: DataDir = None,
+    ready: Annotated[
+        bool, typer.Option("--ready", help="Exit with 0 only if every collection is served: a readiness probe.")
+    ] = False,
+    json_output: JsonOutput = False,
+) -> None:
+    """Show the sidecar's health and counters. Never starts one."""
+    where = _session.directory(data_dir)
+    report = _session.report(where)
+    state = report["health"]["status"]
+    if json_output:
+        emit_json({"running": report["running"], "data_dir": str(where), **report})
+    elif report["running"]:
+        _show_report(report)
+    else:
+        complain(report["health"]["words"])
+    if not report["running"] or (ready and state != "ready"):
+        if ready and report["running"] and not json_output:
+            complain(f"not ready: {state}" + _reason(report))
+        raise typer.Exit(ExitCode.NO_SIDECAR)
+
+
+def _reason(report: dict[str, Any]) -> str:
+    words = report["health"].get("words")
+    return f" ({words})" if words else ""
+
+
+def _show_report(report: dict[str, Any]) -> None:
+    out = console()
+    sidecar, database = report.get("kalosd", {}), report.get("database", {})
+    out.print(f"{report['health']['status']}{_reason(report)}", markup=False)
+    for line in sidecar_lines(report):
+        out.print(f"  {line}", markup=False)
+    for collection in database.get("collections", []):
+        state = collection.get("state", "")
+        percent = f" {collection['percent']} %" if state == "loading" and "percent" in collection else ""
+        words = f" ({collection['words']})" if collection.get("words") else ""
+        out.print(
+            f"  {printable(str(collection.get('name')))}: {collection.get('rows', 0):,} rows, "
+            f"d {collection.get('dimension')}, {collection.get('metric')}, "
+            f"{bytes_in_words(collection.get('bytes', 0))}, {state}{percent}{words}",
+            markup=False,
+        )
+
+
+def sidecar_lines(report: dict[str, Any]) -> list[str]:
+    """Who the sidecar is and what it did, a few lines for people."""
+    sidecar, database = report.get("kalosd", {}), report.get("database", {})
+    requests, lanes = report.get("requests", {}), report.get("lanes", {})
+    limit = database.get("memory_limit") or 0
+    return [
+        f"kalosd {sidecar.get('version')} (pid {sidecar.get('pid')}), up {seconds_in_words(sidecar.get('uptime_s', 0))}"
+        + (", started by a client" if sidecar.get("autostarted") else ""),
+        f"data directory {printable(str(sidecar.get('data_dir')))}, device {sidecar.get('device')}",
+        f"{database.get('rows', 0):,} rows in {len(database.get('collections', []))} collections, "
+        f"{bytes_in_words(database.get('bytes', 0))} in memory" + (f" of {bytes_in_words(limit)}" if limit else ""),
+        f"{lanes.get('count', 0)} lanes, {requests.get('total', 0):,} requests, {requests.get('errors', 0):,} errors, "
+        f"{requests.get('expired', 0):,} expired",
+    ]
+
+
+@verb
+def stop(
+    data_dir: DataDir = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the end.")] = 30.0,
+    json_output: JsonOutput = False,
+) -> None:
+    """Ask the sidecar to finish what it has and end, and wait until it did. Nothing running is fine too."""
+    where = _session.directory(data_dir)
+    stopped = _session.stop(where, timeout)
+    if json_output:
+        emit_json({"stopped": stopped is not None, "data_dir": str(where), "kalosd": stopped})
+    elif stopped is None:
+        console().print(f"no sidecar runs in {printable(str(where))}: nothing to stop", markup=False)
+    else:
+        rows = stopped.get("rows")
+        console().print(
+            f"stopped kalosd {stopped.get('version')} (pid {stopped.get('pid')}) in {printable(str(where))}"
+            + (f", {rows:,} rows are on disk" if rows is not None else ""),
+            markup=False,
+        )
+
+
