@@ -22,6 +22,7 @@ struct DatabaseOptions {
   std::string data_dir;
   uint64_t memory_limit_bytes = 0;  // --memory; 0: none
   int64_t checkpoint_interval_ms = 60'000;
+  bool text_in_file = false;  // --text=file: texts and metadata in an unlinked, mapped file instead of RAM
 };
 
 class Database {

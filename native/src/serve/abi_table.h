@@ -1,0 +1,11 @@
+// The layout of abi.h as a table: checked at compile time, printed by `kalosd --print-abi`.
+#pragma once
+
+#include <string>
+
+namespace kalos {
+
+// {"abi_major", "abi_minor", "structs": {name: {"bytes", "fields": {name: {"offset", "bytes"}}}}, "constants": {name: value}}
+std::string abi_json();
+
+}  // namespace kalos

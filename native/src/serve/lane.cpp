@@ -1,0 +1,368 @@
+#include "serve/lane.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/collections_json.h"
+#include "engine/reply.h"
+#include "serve/messages.h"
+
+namespace kalos {
+namespace {
+
+Bytes to_bytes(std::string_view text) {
+  auto view = std::as_bytes(std::span(text.data(), text.size()));
+  return Bytes(view.begin(), view.end());
+}
+
+}  // namespace
+
+Lane::Lane(std::unique_ptr<LaneMemory> memory, uint64_t lane_id, bool deadlines_are_durations, LaneServices& services)
+    : memory_(std::move(memory)),
+      services_(services),
+      deadlines_are_durations_(deadlines_are_durations),
+      slots_(memory_->shape().slot_count) {
+  waiting_.id = lane_id;
+}
+
+Lane::~Lane() {
+  for (Slot& slot : slots_) drop_staged(slot);
+}
+
+Result<std::shared_ptr<Lane>> Lane::create(const LaneShape& shape, uint64_t lane_id,
+                                           const std::array<uint8_t, 16>& instance, bool deadlines_are_durations,
+                                           LaneServices& services) {
+  auto memory = LaneMemory::create(shape, lane_id, instance);
+  if (!memory) return memory.error();
+  return std::shared_ptr<Lane>(new Lane(std::move(*memory), lane_id, deadlines_are_durations, services));
+}
+
+void Lane::start() {
+  memory_->unlink_names();
+  services_.running_lanes.fetch_add(1);
+  std::thread([self = shared_from_this()] {
+    self->run();
+    self->services_.running_lanes.fetch_sub(1);
+  }).detach();
+}
+
+void Lane::close() {
+  if (closed_.exchange(true)) return;
+  std::atomic_ref(memory_->header().server_state).store(KALOS_SERVER_GONE, std::memory_order_release);
+  sem_post(memory_->request_semaphore());
+}
+
+void Lane::announce_drain() {
+  std::atomic_ref(memory_->header().server_state).store(KALOS_SERVER_DRAINING, std::memory_order_release);
+}
+
+void Lane::run() {
+  while (true) {
+    services_.governor.wait(waiting_, memory_->request_semaphore());
+    if (closed_) break;
+    for (uint32_t i = 0; i < slots_.size(); ++i) take_posted(i);
+  }
+  for (Slot& slot : slots_) {
+    std::lock_guard lock(slot.mutex);
+    drop_staged(slot);
+    slot.held_id = 0;
+    slot.held = {};
+  }
+}
+
+void Lane::take_posted(uint32_t index) {
+  Slot& slot = slots_[index];
+  kalos_slot_header& shared = memory_->slot(index);
+  uint64_t sequence = std::atomic_ref(shared.request_sequence).load(std::memory_order_acquire);
+  if (sequence == slot.seen_sequence || sequence == 0 || slot.in_flight.load(std::memory_order_acquire)) return;
+  Posted posted;
+  posted.slot = index;
+  std::memcpy(&posted.header, &shared, offsetof(kalos_slot_header, reply_sequence));
+  posted.header.request_sequence = sequence;
+  // Abandoned before it was seen: it is served all the same, since each post is answered with one token.
+  if (posted.header.request_state != KALOS_REQUEST_POSTED && posted.header.request_state != KALOS_REQUEST_ABANDONED) {
+    return;
+  }
+  slot.seen_sequence = sequence;
+  slot.in_flight.store(true, std::memory_order_relaxed);
+  std::atomic_ref(shared.reply_state).store(KALOS_REPLY_SERVING, std::memory_order_relaxed);
+  posted.received_ns = monotonic_ns();
+  if (posted.header.deadline_ns != 0) {
+    posted.deadline_ns = posted.header.deadline_ns;
+    if (deadlines_are_durations_ && __builtin_add_overflow(posted.deadline_ns, posted.received_ns, &posted.deadline_ns)) {
+      posted.deadline_ns = 0;
+    }
+  }
+  Counters& counters = services_.counters;
+  counters.count(counters.requests);
+  // Before `draining` is read (sequentially consistent, as its store is): a drain either sees this request or stops it.
+  counters.in_flight.fetch_add(1);
+  if (posted.header.opcode < counters.by_opcode.size()) counters.count(counters.by_opcode[posted.header.opcode]);
+  handle(posted);
+}
+
+void Lane::handle(const Posted& posted) {
+  if (posted.header.reply_semaphore != posted.slot && posted.header.reply_semaphore != slots_.size()) {
+    return fail(posted, invalid("reply_semaphore is neither this slot's nor the shared one"));
+  }
+  switch (posted.header.opcode) {
+    case KALOS_OP_NOOP: return complete(posted, Reply{});
+    case KALOS_OP_CONTINUE: return continue_reply(posted);
+    case KALOS_OP_ABORT: {
+      Slot& slot = slots_[posted.slot];
+      {
+        std::lock_guard lock(slot.mutex);
+        drop_staged(slot);
+        slot.held_id = 0;
+        slot.held = {};
+      }
+      return complete(posted, Reply{});
+    }
+    default: return handle_message(posted);
+  }
+}
+
+void Lane::handle_message(const Posted& posted) {
+  if (services_.draining) {
+    return fail(posted, {KALOS_STATUS_DRAINING, "kalosd is ending and takes no new request; connect again"});
+  }
+  std::optional<Bytes> message = collect(posted);
+  if (message) dispatch(posted, std::move(*message));
+}
+
+std::optional<Bytes> Lane::collect(const Posted& posted) {
+  const kalos_slot_header& header = posted.header;
+  Slot& slot = slots_[posted.slot];
+  auto refuse = [&](std::string words) {
+    fail(posted, invalid(std::move(words)));
+    return std::nullopt;
+  };
+  if (header.message_id == 0) return refuse("message_id is 0");
+  if (header.part_bytes > memory_->payload_bytes()) return refuse("part_bytes is larger than the slot's payload");
+  if (header.message_bytes > KALOS_MAX_MESSAGE_BYTES) {
+    return refuse("the message has " + std::to_string(header.message_bytes) + " bytes, at most " +
+                  std::to_string(KALOS_MAX_MESSAGE_BYTES) + " are allowed; send it in several batches");
+  }
+  const std::byte* part = memory_->payload(posted.slot);
+  services_.counters.count(services_.counters.bytes_in, header.part_bytes);
+  bool begins = header.request_flags & KALOS_FLAG_BEGIN, commits = header.request_flags & KALOS_FLAG_COMMIT;
+
+  std::unique_lock lock(slot.mutex);
+  if (begins) {
+    drop_staged(slot);
+    slot.held_id = 0;
+    slot.held = {};
+    if (commits) {
+      lock.unlock();
+      if (header.part_offset != 0 || header.part_bytes != header.message_bytes) {
+        return refuse("a message in one part must have part_offset 0 and part_bytes equal to message_bytes");
+      }
+      return Bytes(part, part + header.part_bytes);
+    }
+    uint64_t staged = services_.counters.staged_bytes.fetch_add(header.message_bytes);
+    slot.staged_id = header.message_id;
+    slot.staged_total = header.message_bytes;
+    slot.staged_deadline_ns = posted.deadline_ns;
+    if (staged + header.message_bytes > KALOS_MAX_STAGED_BYTES) {
+      drop_staged(slot);
+      lock.unlock();
+      fail(posted, {KALOS_STATUS_OVERLOADED, "1 GiB of requests is arriving already; try again later"});
+      return std::nullopt;
+    }
+    slot.staged.reserve(header.message_bytes);
+  }
+  services_.counters.count(services_.counters.parts);
+  bool fits = slot.staged_id != 0 && slot.staged_id == header.message_id && slot.staged_total == header.message_bytes &&
+              slot.staged.size() == header.part_offset && header.part_bytes <= slot.staged_total - slot.staged.size();
+  if (!fits) {
+    drop_staged(slot);
+    lock.unlock();
+    return refuse("this part does not continue the message that is staged in the slot");
+  }
+  slot.staged.insert(slot.staged.end(), part, part + header.part_bytes);
+  if (!commits) {
+    lock.unlock();
+    Reply reply;
+    reply.status = KALOS_STATUS_PART;
+    complete(posted, std::move(reply));
+    return std::nullopt;
+  }
+  Bytes whole = std::move(slot.staged);
+  bool complete_message = whole.size() == slot.staged_total;
+  drop_staged(slot);
+  lock.unlock();
+  if (!complete_message) return refuse("COMMIT came before the whole message");
+  return whole;
+}
+
+void Lane::continue_reply(const Posted& posted) {
+  Slot& slot = slots_[posted.slot];
+  std::unique_lock lock(slot.mutex);
+  uint64_t offset = posted.header.part_offset;
+  if (slot.held_id == 0 || slot.held_id != posted.header.message_id || offset > slot.held.size()) {
+    lock.unlock();
+    return fail(posted, {KALOS_STATUS_REPLY_GONE, "the rest of the reply is no longer held; ask again"});
+  }
+  services_.counters.count(services_.counters.parts);
+  size_t bytes = std::min<size_t>(memory_->payload_bytes(), slot.held.size() - offset);
+  bool last = offset + bytes == slot.held.size();
+  Bytes whole;
+  std::span<const std::byte> part(slot.held.data() + offset, bytes);
+  uint64_t total = slot.held.size();
+  if (last) {
+    whole = std::move(slot.held);
+    slot.held = {};
+    slot.held_id = 0;
+  } else {
+    slot.held_until_ns = monotonic_ns() + KALOS_REPLY_HELD_NS;
+  }
+  write_part(posted, Reply{}, part, offset, total);
+}
+
+void Lane::dispatch(const Posted& posted, Bytes message) {
+  uint16_t opcode = posted.header.opcode;
+  if (opcode == KALOS_OP_LIST_COLLECTIONS) {
+    Reply reply;
+    reply.message = to_bytes(collections_json(services_.database.collections()));
+    return complete(posted, std::move(reply));
+  }
+  if (is_write(opcode)) return dispatch_write(posted, std::move(message));
+  dispatch_read(posted, std::move(message));
+}
+
+void Lane::dispatch_read(const Posted& posted, Bytes message) {
+  auto job = std::make_unique<ReadJob>();
+  job->message = std::move(message);
+  job->deadline_ns = posted.deadline_ns;
+  job->received_ns = posted.received_ns;
+  auto request = decode_read(posted.header.opcode, job->message);
+  if (!request) return fail(posted, request.error());
+  job->request = std::move(*request);
+  auto read = std::make_unique<PendingRead>();
+  read->jobs.push_back(std::move(job));
+  read->done = [self = shared_from_this(), posted](PendingRead& done) {
+    self->complete(posted, std::move(done.jobs[0]->reply));
+  };
+  services_.combiner.submit(std::move(read));
+}
+
+void Lane::dispatch_write(const Posted& posted, Bytes message) {
+  auto job = std::make_unique<WriteJob>();
+  job->message = std::move(message);
+  job->deadline_ns = posted.deadline_ns;
+  job->received_ns = posted.received_ns;
+  if (auto decoded = decode_write(posted.header.opcode, *job); !decoded) return fail(posted, decoded.error());
+  if (!job->is_batch || !job->operations.empty()) {
+    job->done = [self = shared_from_this(), posted](Reply reply) { self->complete(posted, std::move(reply)); };
+    return services_.database.submit(std::move(job));
+  }
+
+  // A batch of reads alone need not queue behind writes: one pass, one snapshot.
+  auto read = std::make_unique<PendingRead>();
+  for (ReadRequest& request : job->reads) {
+    auto one = std::make_unique<ReadJob>();
+    one->request = std::move(request);
+    one->deadline_ns = posted.deadline_ns;
+    one->received_ns = posted.received_ns;
+    read->jobs.push_back(std::move(one));
+  }
+  read->message = std::move(job->message);
+  read->done = [self = shared_from_this(), posted](PendingRead& done) {
+    std::vector<Bytes> replies;
+    Reply whole;
+    for (size_t i = 0; i < done.jobs.size(); ++i) {
+      Reply& reply = done.jobs[i]->reply;
+      if (reply.status != KALOS_STATUS_OK) {
+        std::string words = "operation " + std::to_string(i) + ": ";
+        words.append(reinterpret_cast<const char*>(reply.message.data()), reply.message.size());
+        return self->fail(posted, {reply.status, words});
+      }
+      whole.timings.queue_ns = reply.timings.queue_ns;
+      whole.timings.search_ns += reply.timings.search_ns;
+      whole.timings.fetch_ns += reply.timings.fetch_ns;
+      replies.push_back(std::move(reply.message));
+    }
+    auto message = encode_batch_reply(self->services_.database.commit_sequence(), replies);
+    if (!message) return self->fail(posted, message.error());
+    whole.message = std::move(*message);
+    self->complete(posted, std::move(whole));
+  };
+  services_.combiner.submit(std::move(read));
+}
+
+void Lane::fail(const Posted& posted, Error error) { complete(posted, error_reply(error)); }
+
+void Lane::complete(const Posted& posted, Reply reply) {
+  Counters& counters = services_.counters;
+  if (reply.status == KALOS_STATUS_EXPIRED) {
+    counters.count(counters.expired);
+  } else if (reply.status != KALOS_STATUS_OK && reply.status != KALOS_STATUS_PART) {
+    counters.count(counters.errors);
+  }
+  size_t capacity = memory_->payload_bytes();
+  if (reply.message.size() <= capacity) {
+    return write_part(posted, reply, reply.message, 0, reply.message.size());
+  }
+  Slot& slot = slots_[posted.slot];
+  std::lock_guard lock(slot.mutex);
+  slot.held = std::move(reply.message);
+  slot.held_id = posted.header.message_id;
+  slot.held_until_ns = monotonic_ns() + KALOS_REPLY_HELD_NS;
+  write_part(posted, reply, std::span(slot.held).first(capacity), 0, slot.held.size());
+}
+
+void Lane::write_part(const Posted& posted, const Reply& reply, std::span<const std::byte> part, uint64_t offset,
+                      uint64_t total) {
+  kalos_slot_header& shared = memory_->slot(posted.slot);
+  if (!part.empty()) std::memcpy(memory_->payload(posted.slot), part.data(), part.size());
+  shared.status = static_cast<uint16_t>(reply.status);
+  shared.reply_flags = offset + part.size() < total ? KALOS_REPLY_MORE : 0;
+  shared.reply_message_id = posted.header.message_id;
+  shared.reply_bytes = total;
+  shared.reply_part_offset = offset;
+  shared.reply_part_bytes = static_cast<uint32_t>(part.size());
+  shared.queue_ns = reply.timings.queue_ns;
+  shared.search_ns = reply.timings.search_ns;
+  shared.fetch_ns = reply.timings.fetch_ns;
+  Counters& counters = services_.counters;
+  counters.count(counters.bytes_out, part.size());
+  counters.in_flight.fetch_sub(1, std::memory_order_release);
+  uint32_t semaphore = posted.header.reply_semaphore <= slots_.size() ? posted.header.reply_semaphore : posted.slot;
+  // From here on the client may post again in this slot.
+  slots_[posted.slot].in_flight.store(false, std::memory_order_release);
+  std::atomic_ref(shared.reply_state).store(KALOS_REPLY_DONE, std::memory_order_relaxed);
+  std::atomic_ref(shared.reply_sequence).store(posted.header.request_sequence, std::memory_order_release);
+  sem_post(memory_->reply_semaphore(semaphore));
+}
+
+void Lane::drop_staged(Slot& slot) {
+  if (slot.staged_id == 0) return;
+  services_.counters.staged_bytes.fetch_sub(slot.staged_total);
+  slot.staged_id = 0;
+  slot.staged_total = 0;
+  slot.staged = {};
+}
+
+bool Lane::has_leftovers() {
+  for (Slot& slot : slots_) {
+    std::lock_guard lock(slot.mutex);
+    if (slot.staged_id != 0 || slot.held_id != 0) return true;
+  }
+  return false;
+}
+
+void Lane::drop_stale(int64_t now_ns) {
+  for (Slot& slot : slots_) {
+    std::lock_guard lock(slot.mutex);
+    if (slot.held_id != 0 && now_ns > slot.held_until_ns) {
+      slot.held_id = 0;
+      slot.held = {};
+    }
+    if (slot.staged_id != 0 && slot.staged_deadline_ns != 0 && now_ns > slot.staged_deadline_ns) drop_staged(slot);
+  }
+}
+
+}  // namespace kalos

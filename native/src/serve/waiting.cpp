@@ -1,0 +1,132 @@
+#include "serve/waiting.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#include "base/clock.h"
+
+namespace kalos {
+namespace {
+
+constexpr int64_t crowd_memory_ns = 1'000'000;  // another lane that was active this recently counts as active
+constexpr int polls_per_yield = 64;
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// The quota of the innermost cgroup that has one, in CPUs; 0 where there is none. Version 2, then version 1.
+double cgroup_cpus() {
+  double least = 0;
+  auto take = [&](double quota, double period) {
+    if (quota > 0 && period > 0) least = least == 0 ? quota / period : std::min(least, quota / period);
+  };
+  std::ifstream self("/proc/self/cgroup");
+  std::string line;
+  while (std::getline(self, line)) {
+    if (line.rfind("0::", 0) == 0) {
+      std::string path = line.substr(3);
+      while (true) {
+        std::ifstream file("/sys/fs/cgroup" + path + "/cpu.max");
+        std::string quota;
+        double period = 0;
+        if (file >> quota >> period && quota != "max") take(atof(quota.c_str()), period);
+        size_t slash = path.rfind('/');
+        if (path.empty() || path == "/" || slash == std::string::npos) break;
+        path.resize(slash);
+      }
+    }
+  }
+  for (const char* folder : {"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"}) {
+    std::ifstream quota_file(std::string(folder) + "/cpu.cfs_quota_us");
+    std::ifstream period_file(std::string(folder) + "/cpu.cfs_period_us");
+    double quota = 0, period = 0;
+    if (quota_file >> quota && period_file >> period) take(quota, period);
+  }
+  return least;
+}
+
+}  // namespace
+
+int effective_cpus() {
+  cpu_set_t set;
+  int cpus = 1;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) cpus = CPU_COUNT(&set);
+  double quota = cgroup_cpus();
+  if (quota > 0) cpus = std::min(cpus, static_cast<int>(quota));
+  return std::max(cpus, 1);
+}
+
+SpinGovernor::SpinGovernor(int cpus, int64_t limit_us) : cpus_(cpus), limit_ns_(cpus < 2 ? 0 : limit_us * 1000) {}
+
+bool SpinGovernor::crowded(const Lane& lane, int64_t now_ns) const {
+  if (cpus_ > 2) return false;
+  if (now_ns < crowded_until_ns_.load(std::memory_order_relaxed)) return true;
+  return last_lane_.load(std::memory_order_relaxed) != lane.id &&
+         now_ns - last_arrival_ns_.load(std::memory_order_relaxed) < crowd_memory_ns;
+}
+
+void SpinGovernor::arrived(Lane& lane, int64_t now_ns) {
+  if (lane.idle_since_ns != 0) {
+    int64_t gap = now_ns - lane.idle_since_ns;
+    lane.gap_ns = lane.gap_ns < 0 ? gap : (3 * lane.gap_ns + gap) / 4;
+  }
+  uint64_t last = last_lane_.load(std::memory_order_relaxed);
+  if (last != lane.id) {
+    if (last != 0 && now_ns - last_arrival_ns_.load(std::memory_order_relaxed) < crowd_memory_ns) {
+      crowded_until_ns_.store(now_ns + crowd_memory_ns, std::memory_order_relaxed);
+    }
+    last_lane_.store(lane.id, std::memory_order_relaxed);
+  }
+  last_arrival_ns_.store(now_ns, std::memory_order_relaxed);
+}
+
+bool SpinGovernor::spin(Lane& lane, sem_t* semaphore) {
+  // Worth it only if the client usually comes back within the window.
+  if (limit_ns_ == 0 || lane.gap_ns < 0 || lane.gap_ns > limit_ns_ || crowded(lane, lane.idle_since_ns)) return false;
+  uint64_t free = 0;
+  if (!token_.compare_exchange_strong(free, lane.id, std::memory_order_acquire)) return false;
+  int64_t end_ns = lane.idle_since_ns + std::min(limit_ns_, 2 * lane.gap_ns + 20'000);
+  bool taken = false;
+  while (true) {
+    for (int i = 0; i < polls_per_yield && !taken; ++i) {
+      int value = 0;
+      if (sem_getvalue(semaphore, &value) == 0 && value > 0) {
+        taken = sem_trywait(semaphore) == 0;
+      } else {
+        relax();
+      }
+    }
+    if (taken) break;
+    int64_t now_ns = monotonic_ns();
+    if (now_ns > end_ns || crowded(lane, now_ns)) break;
+    sched_yield();
+  }
+  token_.store(0, std::memory_order_release);
+  return taken;
+}
+
+void SpinGovernor::wait(Lane& lane, sem_t* semaphore) {
+  if (sem_trywait(semaphore) != 0) {
+    lane.idle_since_ns = monotonic_ns();
+    if (!spin(lane, semaphore)) {
+      while (sem_wait(semaphore) != 0 && errno == EINTR) {
+      }
+    }
+  } else {
+    lane.idle_since_ns = 0;  // it had been waiting already: says nothing about how long the client stays away
+  }
+  arrived(lane, monotonic_ns());
+}
+
+}  // namespace kalos
