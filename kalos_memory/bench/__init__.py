@@ -9,4 +9,6 @@
     _writes     durable ingest and the acknowledged write
     _run        all of it, as one JSON-ready dict
     _report     that dict as tables and histograms for a terminal
+
+Peers run inside this process; Kalos answers from another one, as it does in an application.
 """

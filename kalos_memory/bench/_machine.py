@@ -126,5 +126,3 @@ def words(machine: dict[str, Any]) -> list[str]:
         + f", kalos {machine['kalos']}",
         f"{machine['date']}, load average {load}",
     ]
-
-

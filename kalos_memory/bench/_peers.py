@@ -28,10 +28,8 @@ def numpy_search(vectors: Floats, k: int) -> Search:
 
     def search(query: Floats) -> list[int]:
         scores = vectors @ query
-        if k < len(scores):
-            kept = np.argpartition(scores, len(scores) - k)[len(scores) - k :]
-        else:
-            kept = np.arange(len(scores))
+        first = len(scores) - k
+        kept = np.argpartition(scores, first)[first:] if first else np.arange(len(scores))
         return kept[np.argsort(-scores[kept], kind="stable")].tolist()  # type: ignore[no-any-return]
 
     return search
@@ -69,5 +67,7 @@ def not_measured() -> list[dict[str, str]]:
         left_out.append({"what": "FAISS", "why": "not installed"})
     for module, name in NOT_MEASURED.items():
         installed = util.find_spec(module) is not None
-        left_out.append({"what": name, "why": "installed, but this bench has no case for it" if installed else "not installed"})
+        left_out.append(
+            {"what": name, "why": "installed, but this bench has no case for it" if installed else "not installed"}
+        )
     return left_out

@@ -135,5 +135,7 @@ def wrong_answers(result: dict[str, Any]) -> list[str]:
     for size in result["recall_by_vector"]:
         checked, right = size["answers"]["checked"], size["answers"]["equal"]["kalos"]
         if right != checked:
-            words.append(f"{size['rows']:,} rows: {checked - right} of {checked} answers differ from the exact top {size['k']}")
+            words.append(
+                f"{size['rows']:,} rows: {checked - right} of {checked} answers differ from the exact top {size['k']}"
+            )
     return words

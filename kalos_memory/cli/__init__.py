@@ -1,6 +1,8 @@
 """The command line, `kalos`. One file per group of verbs; what is heavy is imported inside the verbs.
 
-    _app        the verbs put together, and main
+    _app        the verbs put together
+    _exit_codes what each verb says to the shell
+    _session    where the verbs meet the library
     _running    what every verb runs in: errors become words and exit codes
     _output     people's output and --json, on a terminal or in a pipe
     _options    options that several verbs share
@@ -8,6 +10,8 @@
     _memory     add, recall, forget
     _demo       demo
     _bench      bench
+
+Nothing in the library imports this package.
 """
 
 from __future__ import annotations

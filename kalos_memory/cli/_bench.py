@@ -23,7 +23,9 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="About 20 s: 1,000 and 10,000 rows, shorter series.")] = False,
     rows: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Size of the collection; repeat it. Default: 1000, 10000, 100000.", show_default=False),
+        typer.Option(
+            min=1, help="Size of the collection; repeat it. Default: 1000, 10000, 100000.", show_default=False
+        ),
     ] = None,
     seconds: Annotated[
         float | None,
@@ -35,14 +37,16 @@ def bench(
     directory: Annotated[
         Path | None,
         typer.Option(
-            help="Where durable writes are measured, in a directory made and removed there. Default: a temporary one on "
-            "a disk.",
+            help="Where durable writes are measured, in a directory made and removed there. Default: a temporary "
+            "one on a disk.",
             show_default=False,
         ),
     ] = None,
     json_output: JsonOutput = False,
 ) -> None:
-    """Measure this machine: recall by vector beside numpy, recall by text, durable writes. Leaves nothing behind.
+    """Measure Kalos on this machine.
+
+    Recall by vector beside numpy, recall by text, durable writes. Sidecars and data are the run's own and are removed.
 
     Latencies are given closed loop and paced, p50 and p99. The answers are compared with the exact ones: where they
     differ, the exit code is 1.

@@ -38,13 +38,19 @@ def register(app: typer.Typer) -> None:
 
 @verb
 def demo(data_dir: DataDir = None, json_output: JsonOutput = False) -> None:
-    """Remember the manual that every Python carries, ask it three questions, show what that cost."""
+    """Remember real text, ask it three questions.
+
+    The text is the manual that every Python carries. It stays as the memory "kalos-demo"; `kalos forget -m kalos-demo
+    --everything` removes it.
+    """
     import kalos_memory as kalos
 
     where = _session.directory(data_dir)
     out = None if json_output else console()
     if out is not None:
-        out.print(f"Input: the manual in this Python (pydoc_data.topics), as memory {MEMORY!r} in {where}", markup=False)
+        out.print(
+            f"Input: the manual in this Python (pydoc_data.topics), as memory {MEMORY!r} in {where}", markup=False
+        )
     with _session.client(data_dir) as client, kalos.Memory(MEMORY, client=client) as memory:
         warm_s = warm_up(memory)
         if out is not None:
@@ -77,7 +83,7 @@ def demo(data_dir: DataDir = None, json_output: JsonOutput = False) -> None:
     out.print(f"{count:,} passages are in {MEMORY}. The sidecar ({health['status']}):", markup=False)
     for line in sidecar_lines({**report, "health": health}):
         out.print(f"  {line}", markup=False)
-    out.print("\nAsk it more with: kalos recall -m kalos-demo \"…\", or from Python:\n", markup=False)
+    out.print('\nAsk it more with: kalos recall -m kalos-demo "…", or from Python:\n', markup=False)
     out.print(code, markup=False, soft_wrap=True)
     out.print("Stop the sidecar with: kalos stop", markup=False)
 

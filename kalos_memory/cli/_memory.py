@@ -48,9 +48,7 @@ def recall(
     memory_name: MemoryName = DEFAULT_MEMORY,
     namespace: Namespace = None,
     filter_json: Filter = None,
-    min_score: Annotated[
-        float | None, typer.Option(help="Leave out hits that score lower (cosine, -1 to 1).")
-    ] = None,
+    min_score: Annotated[float | None, typer.Option(help="Leave out hits that score lower (cosine, -1 to 1).")] = None,
     data_dir: DataDir = None,
     json_output: JsonOutput = False,
 ) -> None:

@@ -49,7 +49,9 @@ def filter_of(text: str | None) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise typer.BadParameter(f"--filter is not JSON ({error}); expected an object such as '{{\"key\": 1}}'") from None
+        raise typer.BadParameter(
+            f"--filter is not JSON ({error}); expected an object such as '{{\"key\": 1}}'"
+        ) from None
     if not isinstance(value, dict):
         raise typer.BadParameter(f"--filter must be a JSON object such as '{{\"key\": 1}}', not {type(value).__name__}")
     return value

@@ -32,7 +32,7 @@ def show_tracebacks(wanted: bool) -> None:
 
 
 def watch_interrupts() -> None:
-    """Remembers a Ctrl-C, because libraries turn a KeyboardInterrupt in the middle of an import into errors of theirs."""
+    """Remembers a Ctrl-C, because libraries turn a KeyboardInterrupt in the middle of an import into other errors."""
 
     def on_interrupt(number: int, frame: object) -> None:
         _State.interrupted = True
@@ -43,7 +43,7 @@ def watch_interrupts() -> None:
         signal.signal(signal.SIGINT, on_interrupt)
 
 
-class Failure(Exception):
+class CommandError(Exception):
     """A verb's own error: words for stderr and the code to exit with."""
 
     def __init__(self, words: str, code: ExitCode = ExitCode.ERROR) -> None:
@@ -77,7 +77,7 @@ def verb(function: Verb) -> Verb:
 
 def exit_code_of(error: BaseException) -> ExitCode:
     """The exit code for an error, by its kind."""
-    if isinstance(error, Failure):
+    if isinstance(error, CommandError):
         return error.code
     from kalos_memory import _errors
 
@@ -92,7 +92,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def _words(error: BaseException) -> str:
-    if isinstance(error, Failure):
+    if isinstance(error, CommandError):
         return str(error)
     from kalos_memory import _errors
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kalos_memory.cli._exit_codes import ExitCode
-from kalos_memory.cli._running import Failure
+from kalos_memory.cli._running import CommandError
 
 if TYPE_CHECKING:
     from kalos_memory import Client, Memory
@@ -46,12 +46,15 @@ def client(data_dir: Path | None, *, autostart: bool = True, timeout: float = 10
 
 
 def require_memory(connected: Client, name: str) -> None:
-    """Raises Failure naming the memories that exist when there is none of this name: a typo must not create one."""
-    names = sorted(collection["name"] if isinstance(collection, dict) else collection.name
-                   for collection in connected.collections())  # fmt: skip
+    """Raises CommandError naming those that exist where there is none of this name: a typo must not create one."""
+    names = sorted(_names(connected))
     if name not in names:
         known = ", ".join(names) if names else "none yet; `kalos add` makes one"
-        raise Failure(f"there is no memory named {name!r}; there are: {known}")
+        raise CommandError(f"there is no memory named {name!r}; there are: {known}")
+
+
+def _names(connected: Client) -> list[str]:
+    return [one["name"] if isinstance(one, dict) else str(one) for one in connected.collections()]
 
 
 @contextmanager
@@ -78,7 +81,7 @@ def stage_times(timings: Any) -> dict[str, float]:
 
 
 def report(where: Path) -> dict[str, Any]:
-    """The sidecar's report with "running" and "health", without starting one. One that is just starting is waited for."""
+    """The sidecar's report with "running" and "health". Starts none; one that is just starting is waited for."""
     import kalos_memory as kalos
 
     end = time.monotonic() + STARTING_S
@@ -105,7 +108,7 @@ def running(where: Path) -> dict[str, Any] | None:
 
 
 def stop(where: Path, timeout: float) -> dict[str, Any] | None:
-    """Drains the sidecar and waits until its lock is free. Who it was, or None where none ran. Raises Failure in time."""
+    """Drains the sidecar and waits until its lock is free; says who it was, None where none ran."""
     from kalos_memory import _sidecar
 
     holder = running(where)
@@ -115,16 +118,19 @@ def stop(where: Path, timeout: float) -> dict[str, Any] | None:
     rows = seen.get("database", {}).get("rows")
     _sidecar.stop(where, timeout)
     if running(where) is not None:
-        raise Failure(f"kalosd (pid {holder.get('pid')}) did not end within {timeout:g} s; it still finishes what it "
-                      "took; wait longer with --timeout", ExitCode.TRY_AGAIN)  # fmt: skip
+        raise CommandError(
+            f"kalosd (pid {holder.get('pid')}) did not end within {timeout:g} s; it still finishes what it took; "
+            "wait longer with --timeout",
+            ExitCode.TRY_AGAIN,
+        )
     return {"pid": holder.get("pid"), "version": holder.get("version"), "rows": rows}
 
 
 def confirm(question: str) -> None:
     """Asks on a terminal; anywhere else the answer is no, in words."""
     if not sys.stdin.isatty():
-        raise Failure(f"{question} Not asked, because stdin is no terminal; say --yes", ExitCode.USAGE)
+        raise CommandError(f"{question} Not asked, because stdin is no terminal; say --yes", ExitCode.USAGE)
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Failure("nothing was forgotten")
+        raise CommandError("nothing was forgotten")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-
 from typing import Annotated, Any
 
 import typer
@@ -46,9 +45,10 @@ def serve(
     ] = None,
     json_output: JsonOutput = False,
 ) -> None:
-    """Run the sidecar in the foreground, until Ctrl-C or `kalos stop`.
+    """Run the sidecar in the foreground.
 
-    The process becomes kalosd: its exit codes are kalosd's, 3 where another one already serves the data directory.
+    It runs until Ctrl-C or `kalos stop`. The process becomes kalosd: its exit codes are kalosd's, 3 where another one
+    already serves the data directory.
     """
     program = _session.kalosd()
     arguments = [str(program), "--data-dir", str(_session.directory(data_dir))]
@@ -94,7 +94,7 @@ def _reason(report: dict[str, Any]) -> str:
 
 def _show_report(report: dict[str, Any]) -> None:
     out = console()
-    sidecar, database = report.get("kalosd", {}), report.get("database", {})
+    database = report.get("database", {})
     out.print(f"{report['health']['status']}{_reason(report)}", markup=False)
     for line in sidecar_lines(report):
         out.print(f"  {line}", markup=False)
@@ -115,14 +115,17 @@ def sidecar_lines(report: dict[str, Any]) -> list[str]:
     sidecar, database = report.get("kalosd", {}), report.get("database", {})
     requests, lanes = report.get("requests", {}), report.get("lanes", {})
     limit = database.get("memory_limit") or 0
+    used = bytes_in_words(database.get("bytes", 0)) + (f" of {bytes_in_words(limit)}" if limit else "")
+    started = ", started by a client" if sidecar.get("autostarted") else ""
+    uptime = seconds_in_words(sidecar.get("uptime_s", 0))
     return [
-        f"kalosd {sidecar.get('version')} (pid {sidecar.get('pid')}), up {seconds_in_words(sidecar.get('uptime_s', 0))}"
-        + (", started by a client" if sidecar.get("autostarted") else ""),
+        f"kalosd {sidecar.get('version')} (pid {sidecar.get('pid')}), up {uptime}{started}",
         f"data directory {printable(str(sidecar.get('data_dir')))}, device {sidecar.get('device')}",
-        f"{database.get('rows', 0):,} rows in {len(database.get('collections', []))} collections, "
-        f"{bytes_in_words(database.get('bytes', 0))} in memory" + (f" of {bytes_in_words(limit)}" if limit else ""),
-        f"{lanes.get('count', 0)} lanes, {requests.get('total', 0):,} requests, {requests.get('errors', 0):,} errors, "
-        f"{requests.get('expired', 0):,} expired",
+        f"{database.get('rows', 0):,} rows in {len(database.get('collections', []))} collections, {used} in memory",
+        (
+            f"{lanes.get('count', 0)} lanes, {requests.get('total', 0):,} requests, "
+            f"{requests.get('errors', 0):,} errors, {requests.get('expired', 0):,} expired"
+        ),
     ]
 
 
@@ -132,7 +135,10 @@ def stop(
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the end.")] = 30.0,
     json_output: JsonOutput = False,
 ) -> None:
-    """Ask the sidecar to finish what it has and end, and wait until it did. Nothing running is fine too."""
+    """Drain the sidecar and wait for its end.
+
+    What it took is finished first. Where none runs there is nothing to do, and the exit code is 0.
+    """
     where = _session.directory(data_dir)
     stopped = _session.stop(where, timeout)
     if json_output:
@@ -146,5 +152,3 @@ def stop(
             + (f", {rows:,} rows are on disk" if rows is not None else ""),
             markup=False,
         )
-
-
