@@ -15,6 +15,7 @@
 #include <map>
 
 #include "base/log.h"
+#include "serve/fault_guard.h"
 
 namespace kalos {
 namespace {
@@ -81,6 +82,7 @@ Result<std::unique_ptr<LaneMemory>> LaneMemory::create(const LaneShape& shape, u
   void* base = mmap(nullptr, lane->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (base == MAP_FAILED) return shm_error("a lane cannot be mapped", errno, lane->bytes_);
   lane->base_ = static_cast<std::byte*>(base);
+  if (!guard_range(base, lane->bytes_)) return Error{KALOS_STATUS_OVERLOADED, "4096 lanes are open already"};
 
   for (uint32_t i = 0; i < shape.slot_count + 2; ++i) {
     std::string name = member(group, 1 + i);
@@ -118,7 +120,10 @@ void LaneMemory::unlink_names() {
 LaneMemory::~LaneMemory() {
   unlink_names();
   for (sem_t* semaphore : semaphores_) sem_close(semaphore);
-  if (base_ != nullptr) munmap(base_, bytes_);
+  if (base_ != nullptr) {
+    unguard_range(base_);
+    munmap(base_, bytes_);
+  }
   if (lock_fd_ >= 0) close(lock_fd_);
 }
 

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "serve/fault_guard.h"
 
 namespace kalos {
 namespace {
@@ -44,6 +45,7 @@ int Server::run(const ServerOptions& options) {
   // Blocked before any thread starts, so that only the loop sees them.
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  install_fault_guard();
 
   bool held = false;
   auto rendezvous = Rendezvous::take(options.data_dir, held);
