@@ -66,10 +66,18 @@ uint64_t size_option(const char* name, const char* text) {
   uint64_t unit = 1;
   if (!digits.empty()) {
     switch (toupper(digits.back())) {
-      case 'K': unit = 1ull << 10; break;
-      case 'M': unit = 1ull << 20; break;
-      case 'G': unit = 1ull << 30; break;
-      case 'T': unit = 1ull << 40; break;
+      case 'K':
+        unit = 1ull << 10;
+        break;
+      case 'M':
+        unit = 1ull << 20;
+        break;
+      case 'G':
+        unit = 1ull << 30;
+        break;
+      case 'T':
+        unit = 1ull << 40;
+        break;
     }
     if (unit != 1) digits.pop_back();
   }
@@ -116,11 +124,25 @@ ServerOptions parse(int argc, char** argv) {
     if (const char* value = getenv(name); value != nullptr && *value != 0) use(value);
   };
   environment("KALOS_SOCKET", [&](const char* value) { options.socket = value; });
-  environment("KALOS_MEMORY", [&](const char* value) { options.memory_limit_bytes = size_option("KALOS_MEMORY", value); });
+  environment("KALOS_MEMORY",
+              [&](const char* value) { options.memory_limit_bytes = size_option("KALOS_MEMORY", value); });
   environment("KALOS_IDLE_S", [&](const char* value) { options.idle_s = number_option("KALOS_IDLE_S", value); });
   environment("KALOS_SPIN_US", [&](const char* value) { options.spin_us = number_option("KALOS_SPIN_US", value); });
 
-  enum : int { data_dir = 256, socket, memory, text, idle, spin, checkpoint, log_level, autostarted, ephemeral, abi, version };
+  enum : int {
+    data_dir = 256,
+    socket,
+    memory,
+    text,
+    idle,
+    spin,
+    checkpoint,
+    log_level,
+    autostarted,
+    ephemeral,
+    abi,
+    version
+  };
   static const option known[] = {{"data-dir", required_argument, nullptr, data_dir},
                                  {"socket", required_argument, nullptr, socket},
                                  {"memory", required_argument, nullptr, memory},
@@ -139,28 +161,51 @@ ServerOptions parse(int argc, char** argv) {
   int which;
   while ((which = getopt_long(argc, argv, "h", known, nullptr)) != -1) {
     switch (which) {
-      case data_dir: options.data_dir = optarg; break;
-      case socket: options.socket = optarg; break;
-      case memory: options.memory_limit_bytes = size_option("--memory", optarg); break;
+      case data_dir:
+        options.data_dir = optarg;
+        break;
+      case socket:
+        options.socket = optarg;
+        break;
+      case memory:
+        options.memory_limit_bytes = size_option("--memory", optarg);
+        break;
       case text:
         if (strcmp(optarg, "memory") != 0 && strcmp(optarg, "file") != 0) bad_usage("--text takes memory or file");
         options.text_in_file = strcmp(optarg, "file") == 0;
         break;
-      case idle: options.idle_s = number_option("--idle-s", optarg); break;
-      case spin: options.spin_us = number_option("--spin-us", optarg); break;
-      case checkpoint: options.checkpoint_s = number_option("--checkpoint-s", optarg); break;
+      case idle:
+        options.idle_s = number_option("--idle-s", optarg);
+        break;
+      case spin:
+        options.spin_us = number_option("--spin-us", optarg);
+        break;
+      case checkpoint:
+        options.checkpoint_s = number_option("--checkpoint-s", optarg);
+        break;
       case log_level: {
         LogLevel level;
         if (!parse_log_level(optarg, level)) bad_usage("--log-level takes error, warning, info or debug");
         set_log_level(level);
         break;
       }
-      case autostarted: options.autostarted = true; break;
-      case ephemeral: options.ephemeral = true; break;
-      case abi: puts(abi_json().c_str()); exit(exit_ok);
-      case version: puts("kalosd " KALOS_VERSION); exit(exit_ok);
-      case 'h': fputs(usage, stdout); exit(exit_ok);
-      default: bad_usage(std::string("option ") + argv[optind - 1] + " is not known or lacks its value");
+      case autostarted:
+        options.autostarted = true;
+        break;
+      case ephemeral:
+        options.ephemeral = true;
+        break;
+      case abi:
+        puts(abi_json().c_str());
+        exit(exit_ok);
+      case version:
+        puts("kalosd " KALOS_VERSION);
+        exit(exit_ok);
+      case 'h':
+        fputs(usage, stdout);
+        exit(exit_ok);
+      default:
+        bad_usage(std::string("option ") + argv[optind - 1] + " is not known or lacks its value");
     }
   }
   if (optind < argc) bad_usage(std::string("unexpected argument ") + argv[optind]);

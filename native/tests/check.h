@@ -41,23 +41,23 @@ inline int run() {
 
 }  // namespace check
 
-#define TEST(name)                                               \
-  static void test_##name();                                     \
-  static check::Register register_##name(#name, test_##name);    \
+#define TEST(name)                                            \
+  static void test_##name();                                  \
+  static check::Register register_##name(#name, test_##name); \
   static void test_##name()
 #define CHECK(condition)                                                        \
   do {                                                                          \
     if (!(condition)) check::fail(__FILE__, __LINE__, "expected: " #condition); \
   } while (0)
-#define CHECK_EQ(expected, actual)                                       \
-  do {                                                                   \
-    auto&& expected_value = (expected);                                  \
-    auto&& actual_value = (actual);                                      \
-    if (!(expected_value == actual_value)) {                             \
-      std::ostringstream words;                                          \
+#define CHECK_EQ(expected, actual)                                                     \
+  do {                                                                                 \
+    auto&& expected_value = (expected);                                                \
+    auto&& actual_value = (actual);                                                    \
+    if (!(expected_value == actual_value)) {                                           \
+      std::ostringstream words;                                                        \
       words << #actual << ": expected " << expected_value << ", got " << actual_value; \
-      check::fail(__FILE__, __LINE__, words.str());                      \
-    }                                                                    \
+      check::fail(__FILE__, __LINE__, words.str());                                    \
+    }                                                                                  \
   } while (0)
 #define TEST_MAIN \
   int main() { return check::run(); }

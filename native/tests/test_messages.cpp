@@ -175,9 +175,9 @@ TEST(a_batch_names_the_operation_that_fails) {
 TEST(mutated_messages_stay_inside) {
   std::mt19937 random(20261201);
   Bytes search = search_message(search_head(), {1, 2, 3, 4, 5, 6});
-  const std::pair<uint16_t, Bytes> seeds[] = {{KALOS_OP_SEARCH, search}, {KALOS_OP_UPSERT, upsert_message()},
-                                              {KALOS_OP_SCAN, search},   {KALOS_OP_GET, search},
-                                              {KALOS_OP_DELETE, search}, {KALOS_OP_BATCH, search},
+  const std::pair<uint16_t, Bytes> seeds[] = {{KALOS_OP_SEARCH, search},    {KALOS_OP_UPSERT, upsert_message()},
+                                              {KALOS_OP_SCAN, search},      {KALOS_OP_GET, search},
+                                              {KALOS_OP_DELETE, search},    {KALOS_OP_BATCH, search},
                                               {KALOS_OP_NAMESPACES, search}};
   size_t touched = 0;
   for (int round = 0; round < 20000; ++round) {

@@ -45,13 +45,13 @@ extern "C" {
 #define KALOS_MAX_K 1024u
 #define KALOS_MAX_FILTER_OPERATORS 64u
 #define KALOS_MAX_FILTER_DEPTH 16u
-#define KALOS_MAX_FILTER_LIST 10000u        /* values in one $in or $nin */
-#define KALOS_MAX_MESSAGE_BYTES 268435456u  /* 256 MiB: one request, or one reply */
-#define KALOS_MAX_STAGED_BYTES 1073741824u  /* 1 GiB: all requests that are still arriving in parts */
-#define KALOS_MAX_CONTROL_BYTES 65536u      /* JSON of one control frame sent by a client */
+#define KALOS_MAX_FILTER_LIST 10000u       /* values in one $in or $nin */
+#define KALOS_MAX_MESSAGE_BYTES 268435456u /* 256 MiB: one request, or one reply */
+#define KALOS_MAX_STAGED_BYTES 1073741824u /* 1 GiB: all requests that are still arriving in parts */
+#define KALOS_MAX_CONTROL_BYTES 65536u     /* JSON of one control frame sent by a client */
 #define KALOS_MAX_BATCH_OPERATIONS 100000u
-#define KALOS_REPLY_HELD_NS 5000000000ll    /* a reply in parts is dropped when nobody asks for this long */
-#define KALOS_WRITE_ID_KEPT_S 600u          /* a resent write id gets the first answer for this long */
+#define KALOS_REPLY_HELD_NS 5000000000ll /* a reply in parts is dropped when nobody asks for this long */
+#define KALOS_WRITE_ID_KEPT_S 600u       /* a resent write id gets the first answer for this long */
 
 #define KALOS_MIN_SLOT_COUNT 1u
 #define KALOS_MAX_SLOT_COUNT 64u
@@ -116,11 +116,7 @@ struct kalos_lane_header {
   uint8_t server_reserved[112];
 };
 
-enum kalos_server_state {
-  KALOS_SERVER_SERVING = 0,
-  KALOS_SERVER_DRAINING = 1,
-  KALOS_SERVER_GONE = 2
-};
+enum kalos_server_state { KALOS_SERVER_SERVING = 0, KALOS_SERVER_DRAINING = 1, KALOS_SERVER_GONE = 2 };
 
 #define KALOS_LANE_HEADER_BYTES 4096u /* the header above, padded to a page */
 
@@ -160,8 +156,8 @@ struct kalos_slot_header {
   uint32_t reply_part_bytes;  /* of the reply message in this slot's payload */
   uint32_t reply_reserved0;   /* zero */
   uint64_t queue_ns;          /* from kalosd seeing the request to starting on it */
-  uint64_t search_ns;         /* in the engine: filter, scan, selection; for a write: until it was durable and visible */
-  uint64_t fetch_ns;          /* completing the reply: ids, texts, metadata */
+  uint64_t search_ns; /* in the engine: filter, scan, selection; for a write: until it was durable and visible */
+  uint64_t fetch_ns;  /* completing the reply: ids, texts, metadata */
   uint8_t reply_reserved[56];
 };
 
@@ -174,18 +170,11 @@ enum kalos_request_state {
   KALOS_REQUEST_ABANDONED = 3
 };
 
-enum kalos_reply_state {
-  KALOS_REPLY_IDLE = 0,
-  KALOS_REPLY_SERVING = 1,
-  KALOS_REPLY_DONE = 2
-};
+enum kalos_reply_state { KALOS_REPLY_IDLE = 0, KALOS_REPLY_SERVING = 1, KALOS_REPLY_DONE = 2 };
 
 /* A message that fits is one part with BEGIN and COMMIT. A longer one is a chain of posts through one slot: BEGIN on
  * the first part, COMMIT on the last, offsets without gaps, each answered with KALOS_STATUS_PART but the last. */
-enum kalos_request_flags {
-  KALOS_FLAG_BEGIN = 1,
-  KALOS_FLAG_COMMIT = 2
-};
+enum kalos_request_flags { KALOS_FLAG_BEGIN = 1, KALOS_FLAG_COMMIT = 2 };
 
 /* A reply that does not fit is held by kalosd as one snapshot. CONTINUE with the same message_id in the same slot pulls
  * the part at part_offset, until all was read, another message began in the slot, or KALOS_REPLY_HELD_NS passed. */
@@ -250,18 +239,14 @@ enum kalos_metric {
   KALOS_METRIC_L2 = 3      /* |q - x|, lower is better */
 };
 
-enum kalos_include {
-  KALOS_INCLUDE_TEXT = 1,
-  KALOS_INCLUDE_METADATA = 2,
-  KALOS_INCLUDE_VECTOR = 4
-};
+enum kalos_include { KALOS_INCLUDE_TEXT = 1, KALOS_INCLUDE_METADATA = 2, KALOS_INCLUDE_VECTOR = 4 };
 
 /* Flags of reads and deletes. */
 enum kalos_scope_flags {
-  KALOS_SCOPE_SUBTREE = 1,    /* the namespace and all below it, else exactly the namespace */
-  KALOS_SCOPE_EVERYTHING = 2, /* delete: without ids or filter, meant */
-  KALOS_SCOPE_EXPLAIN = 4,    /* search: say how the answer was found */
-  KALOS_SCOPE_MIN_SCORE = 8,  /* search: min_score is given */
+  KALOS_SCOPE_SUBTREE = 1,      /* the namespace and all below it, else exactly the namespace */
+  KALOS_SCOPE_EVERYTHING = 2,   /* delete: without ids or filter, meant */
+  KALOS_SCOPE_EXPLAIN = 4,      /* search: say how the answer was found */
+  KALOS_SCOPE_MIN_SCORE = 8,    /* search: min_score is given */
   KALOS_SCOPE_MAX_DISTANCE = 16 /* search: max_distance is given */
 };
 
@@ -280,14 +265,14 @@ enum kalos_order {
 /* SEARCH. vectors: float32[query_count][dimension], row-major, at a multiple of 8. */
 struct kalos_search_request {
   uint64_t collection_id;
-  uint32_t flags;       /* enum kalos_scope_flags */
-  uint32_t include;     /* enum kalos_include */
-  uint32_t query_count; /* 0 upwards */
-  uint32_t dimension;   /* must be the collection's */
-  uint32_t k;           /* 0 to KALOS_MAX_K */
-  uint32_t skip;        /* hits to leave out before the first; skip + k at most KALOS_MAX_K */
-  double min_score;     /* cosine, dot: keep score >= this */
-  double max_distance;  /* l2: keep score <= this */
+  uint32_t flags;               /* enum kalos_scope_flags */
+  uint32_t include;             /* enum kalos_include */
+  uint32_t query_count;         /* 0 upwards */
+  uint32_t dimension;           /* must be the collection's */
+  uint32_t k;                   /* 0 to KALOS_MAX_K */
+  uint32_t skip;                /* hits to leave out before the first; skip + k at most KALOS_MAX_K */
+  double min_score;             /* cosine, dot: keep score >= this */
+  double max_distance;          /* l2: keep score <= this */
   uint64_t min_sequence;        /* 0, or a commit sequence that the answer must include */
   struct kalos_span name_space; /* absent or empty: the root */
   struct kalos_span filter;     /* JSON object; absent: no filter */
@@ -354,12 +339,12 @@ struct kalos_hits_reply {
   uint32_t reserved0;
   uint64_t cursor_sequence;
   int64_t cursor_updated_us;
-  struct kalos_span groups;   /* u32[group_count + 1] */
-  struct kalos_span scores;   /* f64[row_count]; absent for get and scan */
-  struct kalos_span created;  /* i64[row_count], microseconds since 1970 UTC */
-  struct kalos_span updated;  /* i64[row_count] */
-  struct kalos_span fields;   /* kalos_hit_fields[row_count] */
-  struct kalos_span explain;  /* JSON object; absent unless asked for */
+  struct kalos_span groups;  /* u32[group_count + 1] */
+  struct kalos_span scores;  /* f64[row_count]; absent for get and scan */
+  struct kalos_span created; /* i64[row_count], microseconds since 1970 UTC */
+  struct kalos_span updated; /* i64[row_count] */
+  struct kalos_span fields;  /* kalos_hit_fields[row_count] */
+  struct kalos_span explain; /* JSON object; absent unless asked for */
   uint8_t reserved[32];
 };
 

@@ -8,9 +8,12 @@ using nlohmann::json;
 
 const char* metric_name(kalos_metric metric) {
   switch (metric) {
-    case KALOS_METRIC_COSINE: return "cosine";
-    case KALOS_METRIC_DOT: return "dot";
-    case KALOS_METRIC_L2: return "l2";
+    case KALOS_METRIC_COSINE:
+      return "cosine";
+    case KALOS_METRIC_DOT:
+      return "dot";
+    case KALOS_METRIC_L2:
+      return "l2";
   }
   return "unknown";
 }

@@ -58,7 +58,7 @@ class Index {
   std::vector<CollectionInfo> collections() const;  // by name, in whatever state
 
   uint64_t commit_sequence() const;
-  uint64_t bytes() const;       // of all rows, as Collection::bytes counts them
+  uint64_t bytes() const;  // of all rows, as Collection::bytes counts them
   uint64_t row_count() const;
 
   // Rows whose time has come, at most `limit`: (collection, namespace key, id).

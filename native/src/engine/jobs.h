@@ -24,18 +24,18 @@ struct Reply {
 
 // A read. Many may be served in one pass (serve/combining.h).
 struct ReadJob {
-  Bytes message;             // what request's views point into
+  Bytes message;  // what request's views point into
   ReadRequest request;
-  int64_t deadline_ns = 0;   // CLOCK_MONOTONIC; 0: none
+  int64_t deadline_ns = 0;  // CLOCK_MONOTONIC; 0: none
   int64_t received_ns = 0;
-  Reply reply;               // filled by Index::read
+  Reply reply;  // filled by Index::read
 };
 
 // A write, or a batch of reads and writes. `done` is called exactly once, from the writer's thread, after the commit is
 // on disk and visible, or after it failed.
 struct WriteJob {
   Bytes message;
-  WriteId write_id{};                      // all zero: none, the answer is not remembered
+  WriteId write_id{};  // all zero: none, the answer is not remembered
   kalos_durability durability = KALOS_DURABILITY_COMMIT;
   std::vector<WriteOperation> operations;  // one transaction
   bool is_batch = false;                   // answer with kalos_batch_reply, else with the one operation's own reply

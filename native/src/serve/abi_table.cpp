@@ -23,10 +23,10 @@ struct Constant {
 };
 
 // Every offset is written down here a second time, so that no edit of abi.h can move a field unnoticed.
-#define KALOS_STRUCT(structure, total)                                   \
+#define KALOS_STRUCT(structure, total)                                    \
   static_assert(sizeof(structure) == (total), #structure " has changed"); \
   constexpr Structure structure##_size = {#structure, total}
-#define KALOS_FIELD(structure, field, at)                                              \
+#define KALOS_FIELD(structure, field, at)                                                     \
   ([] { static_assert(offsetof(structure, field) == (at), #structure "." #field " moved"); }, \
    Field{#structure, #field, at, sizeof(structure::field)})
 #define KALOS_CONSTANT(name) \
@@ -53,25 +53,11 @@ KALOS_STRUCT(kalos_batch_operation, 16);
 KALOS_STRUCT(kalos_batch_reply, 32);
 
 constexpr Structure structures[] = {
-    kalos_control_header_size,
-    kalos_lane_header_size,
-    kalos_slot_header_size,
-    kalos_span_size,
-    kalos_search_request_size,
-    kalos_get_request_size,
-    kalos_count_request_size,
-    kalos_count_reply_size,
-    kalos_scan_request_size,
-    kalos_hits_reply_size,
-    kalos_hit_fields_size,
-    kalos_namespaces_request_size,
-    kalos_namespaces_reply_size,
-    kalos_upsert_request_size,
-    kalos_delete_request_size,
-    kalos_write_reply_size,
-    kalos_batch_request_size,
-    kalos_batch_operation_size,
-    kalos_batch_reply_size,
+    kalos_control_header_size,   kalos_lane_header_size,     kalos_slot_header_size,    kalos_span_size,
+    kalos_search_request_size,   kalos_get_request_size,     kalos_count_request_size,  kalos_count_reply_size,
+    kalos_scan_request_size,     kalos_hits_reply_size,      kalos_hit_fields_size,     kalos_namespaces_request_size,
+    kalos_namespaces_reply_size, kalos_upsert_request_size,  kalos_delete_request_size, kalos_write_reply_size,
+    kalos_batch_request_size,    kalos_batch_operation_size, kalos_batch_reply_size,
 };
 
 const Field fields[] = {

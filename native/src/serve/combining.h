@@ -43,7 +43,7 @@ class Combiner {
   std::mutex mutex_;
   std::condition_variable wake_;
   Batch pending_;
-  bool busy_ = false;       // somebody is the combiner, or the helper is about to be
+  bool busy_ = false;         // somebody is the combiner, or the helper is about to be
   bool handed_over_ = false;  // the helper is
   bool stopping_ = false;
   std::thread helper_;

@@ -61,7 +61,8 @@ Result<std::optional<Connection::Frame>> Connection::next() {
 
 bool Connection::send(kalos_control type, const nlohmann::json& body) {
   std::string text = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  kalos_control_header header{KALOS_CONTROL_MAGIC, static_cast<uint16_t>(type), 0, static_cast<uint32_t>(text.size()), 0};
+  kalos_control_header header{KALOS_CONTROL_MAGIC, static_cast<uint16_t>(type), 0, static_cast<uint32_t>(text.size()),
+                              0};
   if (out_.size() + text.size() > most_unsent_bytes) return false;
   out_.append(reinterpret_cast<const char*>(&header), sizeof header);
   out_ += text;

@@ -39,10 +39,10 @@ class Connection {
   bool wants_to_write() const { return !out_.empty(); }
 
   // The server's notes on this client.
-  bool greeted = false;   // HELLO was answered
+  bool greeted = false;  // HELLO was answered
   bool attached = false;
-  bool ending = false;    // close once everything is sent
-  std::string client;     // as it named itself
+  bool ending = false;  // close once everything is sent
+  std::string client;   // as it named itself
   uint64_t lane_id = 0;
   std::shared_ptr<Lane> lane;
 

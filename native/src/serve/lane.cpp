@@ -92,7 +92,8 @@ void Lane::take_posted(uint32_t index) {
   posted.received_ns = monotonic_ns();
   if (posted.header.deadline_ns != 0) {
     posted.deadline_ns = posted.header.deadline_ns;
-    if (deadlines_are_durations_ && __builtin_add_overflow(posted.deadline_ns, posted.received_ns, &posted.deadline_ns)) {
+    if (deadlines_are_durations_ &&
+        __builtin_add_overflow(posted.deadline_ns, posted.received_ns, &posted.deadline_ns)) {
       posted.deadline_ns = 0;
     }
   }
@@ -109,8 +110,10 @@ void Lane::handle(const Posted& posted) {
     return fail(posted, invalid("reply_semaphore is neither this slot's nor the shared one"));
   }
   switch (posted.header.opcode) {
-    case KALOS_OP_NOOP: return complete(posted, Reply{});
-    case KALOS_OP_CONTINUE: return continue_reply(posted);
+    case KALOS_OP_NOOP:
+      return complete(posted, Reply{});
+    case KALOS_OP_CONTINUE:
+      return continue_reply(posted);
     case KALOS_OP_ABORT: {
       Slot& slot = slots_[posted.slot];
       {
@@ -121,7 +124,8 @@ void Lane::handle(const Posted& posted) {
       }
       return complete(posted, Reply{});
     }
-    default: return handle_message(posted);
+    default:
+      return handle_message(posted);
   }
 }
 

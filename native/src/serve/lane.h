@@ -35,10 +35,10 @@ class Lane : public std::enable_shared_from_this<Lane> {
   ~Lane();
 
   LaneMemory& memory() { return *memory_; }
-  void start();            // the client is attached: names go, the thread runs
-  void close();            // the client is gone: the thread ends, staged and held messages are dropped
-  void announce_drain();   // new requests are answered with DRAINING
-  bool has_leftovers();    // something staged or held
+  void start();           // the client is attached: names go, the thread runs
+  void close();           // the client is gone: the thread ends, staged and held messages are dropped
+  void announce_drain();  // new requests are answered with DRAINING
+  bool has_leftovers();   // something staged or held
   void drop_stale(int64_t now_ns);
 
  private:

@@ -41,9 +41,10 @@ Error shm_error(const std::string& what, int code, size_t needed) {
   std::string words = what + ": " + strerror(code);
   struct statvfs space;
   if ((code == ENOSPC || code == ENOMEM) && statvfs("/dev/shm", &space) == 0) {
-    words = "/dev/shm is full: a lane needs " + std::to_string(needed) + " bytes, " +
-            std::to_string(uint64_t{space.f_bavail} * space.f_frsize) +
-            " are free. Free some, or raise its size (docker run --shm-size, or sizeLimit of the emptyDir in Kubernetes)";
+    words =
+        "/dev/shm is full: a lane needs " + std::to_string(needed) + " bytes, " +
+        std::to_string(uint64_t{space.f_bavail} * space.f_frsize) +
+        " are free. Free some, or raise its size (docker run --shm-size, or sizeLimit of the emptyDir in Kubernetes)";
   }
   return {KALOS_STATUS_OVERLOADED, words};
 }
@@ -154,7 +155,8 @@ size_t sweep_dead_lanes() {
     }
     close(fd);
   }
-  if (removed > 0) log(LogLevel::info, "removed " + std::to_string(removed) + " names that dead sidecars left in /dev/shm");
+  if (removed > 0)
+    log(LogLevel::info, "removed " + std::to_string(removed) + " names that dead sidecars left in /dev/shm");
   return removed;
 }
 

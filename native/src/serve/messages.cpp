@@ -140,11 +140,13 @@ Result<ReadRequest> decode_search(Reader& in) {
   out.group_by = in.utf8(head.group_by, "group_by", KALOS_MAX_METADATA_BYTES);
   // First the bound: with it, query_count x dimension x 4 cannot overflow.
   if (head.dimension == 0 || head.dimension > KALOS_MAX_DIMENSION) {
-    in.fail("the query has dimension " + number(head.dimension) + ", 1 to " + number(KALOS_MAX_DIMENSION) + " expected");
+    in.fail("the query has dimension " + number(head.dimension) + ", 1 to " + number(KALOS_MAX_DIMENSION) +
+            " expected");
   }
   out.vectors = in.column<float>(head.vectors, uint64_t{head.query_count} * head.dimension, "the query vectors");
   if (uint64_t{head.k} + head.skip > KALOS_MAX_K) {
-    in.fail("k + offset is " + number(uint64_t{head.k} + head.skip) + ", at most " + number(KALOS_MAX_K) + " is allowed");
+    in.fail("k + offset is " + number(uint64_t{head.k} + head.skip) + ", at most " + number(KALOS_MAX_K) +
+            " is allowed");
   }
   if (!in.failed() && head.query_count > 0 && out.vectors.empty()) in.fail("the query vectors are absent");
   if ((out.min_score && !std::isfinite(*out.min_score)) || (out.max_distance && !std::isfinite(*out.max_distance))) {
@@ -374,8 +376,9 @@ Result<> decode_batch(WriteJob& job) {
     in.fail("the batch has " + number(head.operation_count) + " operations, at most " +
             number(KALOS_MAX_BATCH_OPERATIONS) + " are allowed");
   }
-  auto operations = in.failed() ? std::span<const kalos_batch_operation>{}
-                                : in.column<kalos_batch_operation>(head.operations, head.operation_count, "the operations");
+  auto operations = in.failed()
+                        ? std::span<const kalos_batch_operation>{}
+                        : in.column<kalos_batch_operation>(head.operations, head.operation_count, "the operations");
   if (!in.failed() && operations.size() != head.operation_count) in.fail("the operations are absent");
   if (in.failed()) return in.error();
   for (uint32_t i = 0; i < operations.size(); ++i) {
@@ -402,7 +405,8 @@ Result<> decode_batch(WriteJob& job) {
       job.reads.push_back(std::move(*request));
       job.read_positions.push_back(i);
     } else {
-      return name_it({KALOS_STATUS_UNSUPPORTED, "opcode " + number(operations[i].opcode) + " cannot be part of a batch"});
+      return name_it(
+          {KALOS_STATUS_UNSUPPORTED, "opcode " + number(operations[i].opcode) + " cannot be part of a batch"});
     }
   }
   return Unit{};
@@ -418,11 +422,16 @@ bool is_write(uint16_t opcode) {
 Result<ReadRequest> decode_read(uint16_t opcode, std::span<const std::byte> message) {
   Reader in(message);
   switch (opcode) {
-    case KALOS_OP_SEARCH: return decode_search(in);
-    case KALOS_OP_GET: return decode_get(in);
-    case KALOS_OP_COUNT: return decode_count(in);
-    case KALOS_OP_SCAN: return decode_scan(in);
-    case KALOS_OP_NAMESPACES: return decode_namespaces(in);
+    case KALOS_OP_SEARCH:
+      return decode_search(in);
+    case KALOS_OP_GET:
+      return decode_get(in);
+    case KALOS_OP_COUNT:
+      return decode_count(in);
+    case KALOS_OP_SCAN:
+      return decode_scan(in);
+    case KALOS_OP_NAMESPACES:
+      return decode_namespaces(in);
     default:
       return Error{KALOS_STATUS_UNSUPPORTED, "opcode " + number(opcode) + " is not known to this kalosd"};
   }

@@ -166,13 +166,12 @@ Result<int> Rendezvous::bind_socket() {
 }
 
 Result<> Rendezvous::write_lock_file() {
-  nlohmann::ordered_json said = {
-      {"pid", self_.pid},
-      {"instance", self_.instance},
-      {"abi", std::to_string(KALOS_ABI_MAJOR) + "." + std::to_string(KALOS_ABI_MINOR)},
-      {"version", self_.version},
-      {"socket", socket_path_},
-      {"autostarted", self_.autostarted}};
+  nlohmann::ordered_json said = {{"pid", self_.pid},
+                                 {"instance", self_.instance},
+                                 {"abi", std::to_string(KALOS_ABI_MAJOR) + "." + std::to_string(KALOS_ABI_MINOR)},
+                                 {"version", self_.version},
+                                 {"socket", socket_path_},
+                                 {"autostarted", self_.autostarted}};
   std::string text = said.dump();
   text.resize(lock_file_bytes - 1, ' ');
   text += '\n';

@@ -127,8 +127,8 @@ Result<> Server::open() {
   if (options_.ephemeral && !watch(STDIN_FILENO, EPOLLIN)) {
     return Error{KALOS_STATUS_INTERNAL, "an ephemeral kalosd needs a pipe as its stdin, held by its creator"};
   }
-  log(LogLevel::info, "kalosd " KALOS_VERSION " serves " + rendezvous_->data_dir() + " on " + rendezvous_->socket_path() +
-                          " (pid " + std::to_string(getpid()) + ", cpu)");
+  log(LogLevel::info, "kalosd " KALOS_VERSION " serves " + rendezvous_->data_dir() + " on " +
+                          rendezvous_->socket_path() + " (pid " + std::to_string(getpid()) + ", cpu)");
   return Unit{};
 }
 
@@ -181,9 +181,8 @@ void Server::on_signal() {
 }
 
 void Server::set_tick() {
-  bool leftovers = std::any_of(clients_.begin(), clients_.end(), [](auto& entry) {
-    return entry.second->lane && entry.second->lane->has_leftovers();
-  });
+  bool leftovers = std::any_of(clients_.begin(), clients_.end(),
+                               [](auto& entry) { return entry.second->lane && entry.second->lane->has_leftovers(); });
   bool watching = leftovers || (clients_.empty() && options_.idle_s > 0);
   // Otherwise only the socket's path is looked at, now and then.
   int64_t period_s = watching ? 1 : 10;
@@ -223,8 +222,10 @@ void Server::accept_clients() {
     auto client = std::make_unique<Connection>(fd);
     if (!watch(fd, EPOLLIN | EPOLLRDHUP)) continue;
     if (client->peer_uid() != geteuid()) {
-      refuse(*client, invalid("this kalosd belongs to user id " + std::to_string(geteuid()) + " and serves nobody else; "
-                              "you are user id " + std::to_string(client->peer_uid())));
+      refuse(*client, invalid("this kalosd belongs to user id " + std::to_string(geteuid()) +
+                              " and serves nobody else; "
+                              "you are user id " +
+                              std::to_string(client->peer_uid())));
       continue;
     }
     if (client->pid_fd() >= 0 && watch(client->pid_fd(), EPOLLIN)) pid_fds_[client->pid_fd()] = fd;
@@ -275,16 +276,22 @@ bool Server::on_frame(Connection& client, const Connection::Frame& frame) {
     return false;
   }
   switch (frame.type) {
-    case KALOS_CONTROL_HELLO: return on_hello(client, frame.body);
-    case KALOS_CONTROL_ATTACHED: return on_attached(client);
-    case KALOS_CONTROL_STATUS: return client.send(KALOS_CONTROL_REPORT, report());
-    case KALOS_CONTROL_PING: return client.send(KALOS_CONTROL_PONG, json::object());
+    case KALOS_CONTROL_HELLO:
+      return on_hello(client, frame.body);
+    case KALOS_CONTROL_ATTACHED:
+      return on_attached(client);
+    case KALOS_CONTROL_STATUS:
+      return client.send(KALOS_CONTROL_REPORT, report());
+    case KALOS_CONTROL_PING:
+      return client.send(KALOS_CONTROL_PONG, json::object());
     case KALOS_CONTROL_DRAIN: {
       std::string reason = words_of(frame.body, "reason");
       drain(reason.empty() ? "asked by a client" : reason);
       return true;
     }
-    default: refuse(client, invalid("control frame type " + std::to_string(frame.type) + " is not known")); return false;
+    default:
+      refuse(client, invalid("control frame type " + std::to_string(frame.type) + " is not known"));
+      return false;
   }
 }
 
@@ -300,9 +307,9 @@ bool Server::on_hello(Connection& client, const json& body) {
   }
   std::string libc = words_of(body, "libc");
   if (libc.rfind("glibc", 0) != 0) {
-    return refuse(client, {KALOS_STATUS_UNSUPPORTED,
-                           "the client's C library is \"" + libc + "\", this kalosd uses glibc: their semaphores differ. "
-                           "Use an image of the Debian or Ubuntu family for both"});
+    return refuse(client, {KALOS_STATUS_UNSUPPORTED, "the client's C library is \"" + libc +
+                                                         "\", this kalosd uses glibc: their semaphores differ. "
+                                                         "Use an image of the Debian or Ubuntu family for both"});
   }
   if (draining_) return refuse(client, {KALOS_STATUS_DRAINING, "kalosd is ending; connect again"});
 
@@ -310,8 +317,8 @@ bool Server::on_hello(Connection& client, const json& body) {
   int64_t slot_bytes = number_of(body, "slot_bytes", KALOS_DEFAULT_SLOT_BYTES);
   if (slot_count != 0) {
     LaneShape shape;
-    shape.slot_count = static_cast<uint32_t>(
-        std::clamp<int64_t>(slot_count, KALOS_MIN_SLOT_COUNT, KALOS_MAX_SLOT_COUNT));
+    shape.slot_count =
+        static_cast<uint32_t>(std::clamp<int64_t>(slot_count, KALOS_MIN_SLOT_COUNT, KALOS_MAX_SLOT_COUNT));
     shape.slot_bytes = static_cast<uint32_t>(
         std::clamp<int64_t>(slot_bytes, KALOS_MIN_SLOT_BYTES, KALOS_MAX_SLOT_BYTES) / 4096 * 4096);
     int64_t apart = number_of(body, "monotonic_ns", 0) - monotonic_ns();
@@ -345,9 +352,11 @@ json Server::welcome(const Connection& client) const {
             {"request_semaphore", names[1]},
             {"reply_semaphores", std::vector<std::string>(names.begin() + 2, names.end())}};
   }
-  return {{"abi_major", KALOS_ABI_MAJOR}, {"abi_minor", KALOS_ABI_MINOR}, {"version", KALOS_VERSION},
-          {"pid", getpid()},              {"instance", instance_hex_},    {"autostarted", options_.autostarted},
-          {"deadline", "absolute"},       {"spin_us", governor_.limit_us()}, {"lane", std::move(lane)}};
+  return {{"abi_major", KALOS_ABI_MAJOR}, {"abi_minor", KALOS_ABI_MINOR},
+          {"version", KALOS_VERSION},     {"pid", getpid()},
+          {"instance", instance_hex_},    {"autostarted", options_.autostarted},
+          {"deadline", "absolute"},       {"spin_us", governor_.limit_us()},
+          {"lane", std::move(lane)}};
 }
 
 bool Server::on_attached(Connection& client) {
@@ -372,14 +381,20 @@ json Server::report() {
   json database = json::parse(database_->report_json(), nullptr, false);
   bool ready = database.is_object() && database.value("ready", false);
   json by_opcode = json::object();
-  const std::pair<int, const char*> opcodes[] = {
-      {KALOS_OP_NOOP, "noop"},           {KALOS_OP_CONTINUE, "continue"},
-      {KALOS_OP_ABORT, "abort"},         {KALOS_OP_OPEN_COLLECTION, "open_collection"},
-      {KALOS_OP_LIST_COLLECTIONS, "list_collections"}, {KALOS_OP_DROP_COLLECTION, "drop_collection"},
-      {KALOS_OP_SEARCH, "search"},       {KALOS_OP_GET, "get"},
-      {KALOS_OP_COUNT, "count"},         {KALOS_OP_SCAN, "scan"},
-      {KALOS_OP_NAMESPACES, "namespaces"}, {KALOS_OP_UPSERT, "upsert"},
-      {KALOS_OP_DELETE, "delete"},       {KALOS_OP_BATCH, "batch"}};
+  const std::pair<int, const char*> opcodes[] = {{KALOS_OP_NOOP, "noop"},
+                                                 {KALOS_OP_CONTINUE, "continue"},
+                                                 {KALOS_OP_ABORT, "abort"},
+                                                 {KALOS_OP_OPEN_COLLECTION, "open_collection"},
+                                                 {KALOS_OP_LIST_COLLECTIONS, "list_collections"},
+                                                 {KALOS_OP_DROP_COLLECTION, "drop_collection"},
+                                                 {KALOS_OP_SEARCH, "search"},
+                                                 {KALOS_OP_GET, "get"},
+                                                 {KALOS_OP_COUNT, "count"},
+                                                 {KALOS_OP_SCAN, "scan"},
+                                                 {KALOS_OP_NAMESPACES, "namespaces"},
+                                                 {KALOS_OP_UPSERT, "upsert"},
+                                                 {KALOS_OP_DELETE, "delete"},
+                                                 {KALOS_OP_BATCH, "batch"}};
   for (auto& [opcode, name] : opcodes) by_opcode[name] = counters_.by_opcode[static_cast<size_t>(opcode)].load();
   json clients = json::array();
   for (auto& [fd, client] : clients_) {
