@@ -4,6 +4,7 @@ what it says of flags, variables, verbs, limits and messages is what the program
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -145,6 +146,18 @@ class TestKalosd:
         sources = "".join(path.read_text() for path in (ROOT / "kalos_memory").rglob("*.py"))
         assert known <= told
         assert {name for name in told if name not in known and f'"{name}"' not in sources} == set()
+
+    def test_limits(self) -> None:
+        """The table of limits holds every maximum of a request that the contract defines, with its number."""
+        printed = subprocess.run([KALOSD, "--print-abi"], check=True, capture_output=True, text=True, timeout=30).stdout
+        constants = json.loads(printed)["constants"]
+        page = (ROOT / "docs" / "operations.md").read_text()
+        told = re.findall(r"^\| .+ \| ([\d,]+) \| `(KALOS_MAX_\w+)` \|$", page, re.MULTILINE)
+        inner = {"KALOS_MAX_CONTROL_BYTES", "KALOS_MAX_SLOT_BYTES", "KALOS_MAX_SLOT_COUNT"}
+        limits = {
+            name: value for name, value in constants.items() if name.startswith("KALOS_MAX_") and name not in inner
+        }
+        assert {name: int(number.replace(",", "")) for number, name in told} == limits
 
     def test_default_window_and_exit_codes(self) -> None:
         """Defaults and exit codes that the page prints are those that the program prints."""
