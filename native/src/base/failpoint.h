@@ -16,7 +16,8 @@ void arm_failpoint(std::string_view name_and_count);
 void pass_failpoint(std::string_view name);
 
 inline void failpoint(std::string_view name) {
-  if (failpoints_armed) [[unlikely]] pass_failpoint(name);
+  if (failpoints_armed) [[unlikely]]
+    pass_failpoint(name);
 }
 
 }  // namespace kalos

@@ -105,14 +105,15 @@ Result<int32_t> recognise(sqlite::Connection& connection, int32_t version) {
   if (*application != kStoreApplicationId) {
     char id[16];
     std::snprintf(id, sizeof id, "0x%08X", static_cast<unsigned>(*application));
-    return Error{KALOS_STATUS_STORE_ERROR, connection.path() + " is a SQLite file, but not one of Kalos (application_id " +
-                                               id + ", expected 0x4B414C4F); choose another data directory or move the "
-                                                    "file aside"};
+    return Error{KALOS_STATUS_STORE_ERROR, connection.path() +
+                                               " is a SQLite file, but not one of Kalos (application_id " + id +
+                                               ", expected 0x4B414C4F); choose another data directory or move the "
+                                               "file aside"};
   }
   if (*found > version) {
-    return Error{KALOS_STATUS_STORE_ERROR,
-                 "the store " + connection.path() + " has version " + std::to_string(*found) +
-                     ", this kalosd knows versions up to " + std::to_string(version) + "; install a newer kalosd"};
+    return Error{KALOS_STATUS_STORE_ERROR, "the store " + connection.path() + " has version " + std::to_string(*found) +
+                                               ", this kalosd knows versions up to " + std::to_string(version) +
+                                               "; install a newer kalosd"};
   }
   return static_cast<int32_t>(*found);
 }
@@ -172,9 +173,10 @@ Result<sqlite::Connection> open_for_writing(const std::string& path, uint32_t pa
   auto found = recognise(*connection, version);
   if (!found) return found.error();
   if (sqlite3_db_readonly(connection->handle(), "main") == 1) {
-    return Error{KALOS_STATUS_STORE_ERROR, "the store " + path +
-                                               " cannot be written: the file or its file system is read-only; give this "
-                                               "user write access, or choose another data directory"};
+    return Error{KALOS_STATUS_STORE_ERROR,
+                 "the store " + path +
+                     " cannot be written: the file or its file system is read-only; give this "
+                     "user write access, or choose another data directory"};
   }
   if (auto set = set_up(*connection); !set) return set.error();
   if (*found == 0) {

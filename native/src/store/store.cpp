@@ -67,8 +67,8 @@ Result<std::unique_ptr<Store>> Store::open(StoreOptions options) {
   state->options = std::move(options);
   state->path = state->options.data_dir + "/kalos.db";
   if (auto made = make_private_file(state->options.data_dir, state->path); !made) return made.error();
-  auto database = open_for_writing(state->path, state->options.page_bytes, state->options.version,
-                                   state->options.migrations);
+  auto database =
+      open_for_writing(state->path, state->options.page_bytes, state->options.version, state->options.migrations);
   if (!database) return database.error();
   state->database = std::move(*database);
   if (auto prepared = state->prepare_all(); !prepared) return prepared.error();
@@ -212,9 +212,11 @@ Result<Store::State::RowStatements*> Store::State::statements_of(uint64_t collec
   auto remove =
       database.prepare("DELETE FROM " + table + " WHERE namespace = ?1 AND id = ?2 RETURNING expires_us", doing);
   if (!remove) return remove.error();
-  auto size = database.prepare("SELECT length(CAST(text AS BLOB)), length(CAST(metadata AS BLOB)), vector IS NOT NULL "
-                               "FROM " + table + " WHERE namespace = ?1 AND id = ?2",
-                               doing);
+  auto size = database.prepare(
+      "SELECT length(CAST(text AS BLOB)), length(CAST(metadata AS BLOB)), vector IS NOT NULL "
+      "FROM " +
+          table + " WHERE namespace = ?1 AND id = ?2",
+      doing);
   if (!size) return size.error();
   RowStatements statements{std::move(*upsert), std::move(*remove), std::move(*size)};
   return &row_statements.emplace(collection_id, std::move(statements)).first->second;
@@ -269,8 +271,8 @@ Result<std::optional<Store::RowSize>> Store::row_size(const CollectionInfo& info
   int code = size.step();
   if (code == SQLITE_DONE) return std::optional<RowSize>{};
   if (code != SQLITE_ROW) return state_->database.failure("read a row of collection \"" + info.name + "\"");
-  return std::optional(RowSize{static_cast<size_t>(size.integer(0)), static_cast<size_t>(size.integer(1)),
-                               size.integer(2) != 0});
+  return std::optional(
+      RowSize{static_cast<size_t>(size.integer(0)), static_cast<size_t>(size.integer(1)), size.integer(2) != 0});
 }
 
 // ---- collections ---------------------------------------------------------------------------------------------------
@@ -278,7 +280,8 @@ Result<std::optional<Store::RowSize>> Store::row_size(const CollectionInfo& info
 Result<std::vector<CollectionInfo>> Store::collections() {
   constexpr std::string_view doing = "read the collections of the store";
   auto rows = state_->database.prepare(
-      "SELECT id, name, dimension, metric, embedder_name, embedder_fingerprint, created_us FROM collections ORDER BY id",
+      "SELECT id, name, dimension, metric, embedder_name, embedder_fingerprint, created_us FROM collections ORDER BY "
+      "id",
       doing);
   if (!rows) return rows.error();
   std::vector<CollectionInfo> collections;

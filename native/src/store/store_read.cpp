@@ -62,7 +62,8 @@ Result<Store::CollectionSize> Store::size_of(const CollectionInfo& info) const {
   // length() of a text counts characters up to a NUL, of a blob it counts bytes.
   auto sums = database->prepare(
       "SELECT count(*), coalesce(sum(length(CAST(id AS BLOB))), 0), coalesce(sum(length(CAST(text AS BLOB))), 0), "
-      "coalesce(sum(length(CAST(metadata AS BLOB))), 0) FROM " + rows_table(info.id),
+      "coalesce(sum(length(CAST(metadata AS BLOB))), 0) FROM " +
+          rows_table(info.id),
       doing);
   if (!sums) return sums.error();
   if (sums->step() != SQLITE_ROW) return database->failure(doing);

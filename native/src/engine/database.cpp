@@ -1,0 +1,283 @@
+#include "engine/database.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
+
+#include "base/log.h"
+#include "engine/collections_json.h"
+#include "engine/fair_mutex.h"
+#include "engine/index.h"
+#include "store/store.h"
+#include "store/writer.h"
+
+namespace kalos {
+
+namespace {
+
+// A collection of the store on its way into the index.
+struct Load {
+  CollectionInfo info;
+  uint64_t rows = 0;
+  uint64_t bytes = 0;  // of memory that it will need
+  std::shared_ptr<std::atomic<uint32_t>> percent = std::make_shared<std::atomic<uint32_t>>(0);
+};
+
+std::string does_not_fit(const CollectionInfo& info, uint64_t need, uint64_t left, uint64_t limit) {
+  return "collection \"" + info.name + "\" needs " + bytes_in_words(need) + " of memory, of the limit of " +
+         bytes_in_words(limit) + " " + bytes_in_words(left) +
+         " are left: its rows are safe on disk but not served; restart kalosd with a larger --memory (KALOS_MEMORY)";
+}
+
+}  // namespace
+
+struct Database::State {
+  explicit State(DatabaseOptions given) : options(std::move(given)) {}
+
+  DatabaseOptions options;
+  std::unique_ptr<Store> store;
+  FairMutex engine;
+  Index index;  // under the engine lock
+  std::unique_ptr<Writer> writer;
+
+  std::vector<Load> loads;  // smallest first, once planned; fixed while loaders run
+  std::map<uint64_t, std::shared_ptr<const std::atomic<uint32_t>>> percents;  // by collection; fixed after open()
+  std::atomic<size_t> next_load{0};
+  std::atomic<size_t> loading{0};  // collections that are neither loaded nor cold yet
+  std::atomic<bool> stopping{false};
+  std::thread planner;
+  std::vector<std::thread> loaders;  // started and joined by the planner
+
+  std::atomic<uint64_t> read_passes{0};
+  std::atomic<uint64_t> reads{0};
+
+  void plan_and_load();
+  void measure();
+  void keep_what_fits();
+  void load_next();
+  void load(Load& load);
+  void leave_cold(const CollectionInfo& info, const std::string& words);
+  nlohmann::json collection_report(const CollectionInfo& info);
+};
+
+// ---- loading -------------------------------------------------------------------------------------------------------
+
+void Database::State::plan_and_load() {
+  // Until the plan stands, new writes must leave room for the whole file.
+  uint64_t file_bytes = store->file_bytes();
+  writer->reserve(file_bytes);
+  measure();
+  keep_what_fits();
+  for (const Load& load : loads) writer->reserve(load.bytes);
+  writer->release(file_bytes);
+  size_t cpus = std::max(1u, std::thread::hardware_concurrency());
+  for (size_t i = 0; i < std::min(cpus, loads.size()); ++i) loaders.emplace_back([this] { load_next(); });
+  for (std::thread& loader : loaders) loader.join();
+}
+
+// How many rows each has, and an order: smallest first.
+void Database::State::measure() {
+  std::vector<Load> counted;
+  for (Load& load : loads) {
+    auto rows = store->row_count(load.info);
+    if (!rows) {
+      leave_cold(load.info, rows.error().words);
+      continue;
+    }
+    load.rows = *rows;
+    load.bytes = load.rows * Collection::bytes_of(load.info.dimension, 0, 0, 0);
+    counted.push_back(std::move(load));
+  }
+  loads = std::move(counted);
+  std::stable_sort(loads.begin(), loads.end(), [](const Load& a, const Load& b) { return a.bytes < b.bytes; });
+}
+
+void Database::State::keep_what_fits() {
+  uint64_t limit = options.memory_limit_bytes;
+  uint64_t at_most = options.text_in_file ? 0 : store->file_bytes();
+  for (const Load& load : loads) at_most += load.bytes;
+  if (limit == 0 || at_most <= limit) return;
+  // Close: now it is worth reading everything once to know exactly.
+  std::vector<Load> fitting;
+  uint64_t used = 0;
+  for (Load& load : loads) {
+    if (!options.text_in_file && !stopping) {
+      auto size = store->size_of(load.info);
+      if (!size) {
+        leave_cold(load.info, size.error().words);
+        continue;
+      }
+      load.bytes += size->id_bytes + size->text_bytes + size->metadata_bytes;
+    }
+    if (used + load.bytes > limit) {
+      leave_cold(load.info, does_not_fit(load.info, load.bytes, limit - used, limit));
+      continue;
+    }
+    used += load.bytes;
+    fitting.push_back(std::move(load));
+  }
+  loads = std::move(fitting);
+}
+
+void Database::State::leave_cold(const CollectionInfo& info, const std::string& words) {
+  log(LogLevel::warning, words);
+  std::lock_guard lock(engine);
+  // Its properties may have been changed since by a write (a recorded embedder).
+  auto present = index.find_by_name(info.name);
+  index.set_cold(present ? *present : info, words);
+  --loading;
+}
+
+void Database::State::load_next() {
+  while (!stopping) {
+    size_t next = next_load++;
+    if (next >= loads.size()) return;
+    load(loads[next]);
+  }
+}
+
+void Database::State::load(Load& load) {
+  TextBacking backing{options.text_in_file, options.data_dir};
+  auto collection = std::make_unique<Collection>(load.info, backing);
+  auto loaded = store->load(load.info, *load.percent, [&](std::unique_ptr<Row> row) {
+    collection->put(std::move(row));
+    return !stopping;
+  });
+  if (stopping) return;
+  if (!loaded) {
+    leave_cold(load.info, loaded.error().words);
+  } else {
+    std::lock_guard lock(engine);
+    if (auto present = index.find_by_name(load.info.name)) collection->set_info(*present);
+    index.set_loaded(std::move(collection));
+    writer->index_changed();
+    --loading;
+  }
+  writer->release(load.bytes);
+}
+
+// ---- the door ------------------------------------------------------------------------------------------------------
+
+Database::Database(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Result<std::unique_ptr<Database>> Database::open(DatabaseOptions options) {
+  auto state = std::make_unique<State>(std::move(options));
+  auto store = Store::open({.data_dir = state->options.data_dir});
+  if (!store) return store.error();
+  state->store = std::move(*store);
+  auto collections = state->store->collections();
+  if (!collections) return collections.error();
+  // Everything that the store says of the past, as a commit of its own: the index begins at the store's sequence.
+  state->index.apply({}, state->store->commit_sequence());
+  for (CollectionInfo& info : *collections) {
+    Load load;
+    load.info = std::move(info);
+    state->index.set_loading(load.info, load.percent);
+    state->percents.emplace(load.info.id, load.percent);
+    state->loads.push_back(std::move(load));
+  }
+  state->loading = state->loads.size();
+  WriterOptions writer_options;
+  writer_options.memory_limit_bytes = state->options.memory_limit_bytes;
+  writer_options.text_in_file = state->options.text_in_file;
+  writer_options.checkpoint_interval_ms = state->options.checkpoint_interval_ms;
+  state->writer = std::make_unique<Writer>(*state->store, state->index, state->engine, writer_options);
+  state->writer->start();
+  State* running = state.get();
+  if (!state->loads.empty()) state->planner = std::thread([running] { running->plan_and_load(); });
+  return std::unique_ptr<Database>(new Database(std::move(state)));
+}
+
+Database::~Database() {
+  state_->stopping = true;
+  if (state_->planner.joinable()) state_->planner.join();
+  state_->writer->stop();
+}
+
+void Database::serve_reads(std::span<ReadJob* const> jobs) {
+  std::lock_guard lock(state_->engine);
+  state_->index.read(jobs);
+  state_->read_passes.fetch_add(1, std::memory_order_relaxed);
+  state_->reads.fetch_add(jobs.size(), std::memory_order_relaxed);
+}
+
+bool Database::try_serve_reads(std::span<ReadJob* const> jobs) {
+  std::unique_lock lock(state_->engine, std::try_to_lock);
+  if (!lock.owns_lock()) return false;
+  state_->index.read(jobs);
+  state_->read_passes.fetch_add(1, std::memory_order_relaxed);
+  state_->reads.fetch_add(jobs.size(), std::memory_order_relaxed);
+  return true;
+}
+
+void Database::submit(std::unique_ptr<WriteJob> job) { state_->writer->submit(std::move(job)); }
+
+std::vector<CollectionInfo> Database::collections() {
+  std::lock_guard lock(state_->engine);
+  return state_->index.collections();
+}
+
+uint64_t Database::commit_sequence() const { return state_->writer->published_sequence(); }
+
+void Database::on_publish(std::function<void(uint64_t)> listener) { state_->writer->on_publish(std::move(listener)); }
+
+// ---- the report ----------------------------------------------------------------------------------------------------
+
+// With the engine lock held.
+nlohmann::json Database::State::collection_report(const CollectionInfo& info) {
+  nlohmann::json report = {{"name", info.name},
+                           {"id", info.id},
+                           {"dimension", info.dimension},
+                           {"metric", metric_name(info.metric)},
+                           {"rows", nullptr},
+                           {"bytes", nullptr},
+                           {"state", "ready"},
+                           {"percent", 100},
+                           {"words", ""}};
+  auto found = index.find(info.id);
+  if (found) {
+    report["rows"] = (*found)->row_count();
+    report["bytes"] = (*found)->bytes();
+    return report;
+  }
+  bool is_loading = found.error().status == KALOS_STATUS_LOADING;
+  report["state"] = is_loading ? "loading" : "cold";
+  report["words"] = found.error().words;
+  auto percent = percents.find(info.id);
+  report["percent"] = is_loading && percent != percents.end() ? percent->second->load() : 0;
+  return report;
+}
+
+std::string Database::report_json() {
+  State& state = *state_;
+  const Writer::Counters& counters = state.writer->counters();
+  nlohmann::json report = {{"ready", state.loading == 0},
+                           {"memory_limit", state.options.memory_limit_bytes},
+                           {"writes", counters.writes.load()},
+                           {"commits", counters.commits.load()},
+                           {"write_errors", counters.write_errors.load()},
+                           {"expired_rows", counters.expired_rows.load()},
+                           {"checkpoints", counters.checkpoints.load()},
+                           {"read_passes", state.read_passes.load()},
+                           {"reads", state.reads.load()},
+                           {"store",
+                            {{"path", state.store->path()},
+                             {"bytes", state.store->file_bytes()},
+                             {"wal_bytes", state.store->wal_bytes()},
+                             {"poisoned", state.store->poisoned()}}},
+                           {"collections", nlohmann::json::array()}};
+  std::lock_guard lock(state.engine);
+  for (const CollectionInfo& info : state.index.collections()) {
+    report["collections"].push_back(state.collection_report(info));
+  }
+  report["rows"] = state.index.row_count();
+  report["bytes"] = state.index.bytes();
+  report["commit_sequence"] = state.index.commit_sequence();
+  return report.dump();
+}
+
+}  // namespace kalos
