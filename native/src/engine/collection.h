@@ -1,16 +1,19 @@
 // A collection in memory: its namespaces, and the rows of each.
 //
-// To be filled in: see the engine's own headers (rows, namespaces) for the layout. This is what the writer and the loader need.
+//   arena       ids, texts and metadata of all rows (engine/arena.h)
+//   namespaces  by key; each has its rows (engine/namespaces.h, engine/rows.h); one without rows does not exist
+//   expiries    rows that expire some day, by when
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "engine/arena.h"
+#include "engine/namespaces.h"
 #include "engine/requests.h"
 
 namespace kalos {
@@ -32,7 +35,7 @@ struct Row {
 
 class Collection {
  public:
-  explicit Collection(CollectionInfo info);
+  explicit Collection(CollectionInfo info, TextBacking backing = {});
   ~Collection();
 
   const CollectionInfo& info() const;
@@ -44,7 +47,7 @@ class Collection {
   bool remove(std::string_view namespace_key, std::string_view id);
 
   uint64_t row_count() const;
-  uint64_t bytes() const;
+  uint64_t bytes() const;  // of memory; texts that lie in files are not counted
 
   // What a row costs in memory, overheads included: the writer sums it before it acknowledges a batch.
   static uint64_t bytes_of(uint32_t dimension, size_t id_bytes, size_t text_bytes, size_t metadata_bytes);
@@ -55,6 +58,12 @@ class Collection {
     std::string id;
   };
   Result<std::vector<RowName>> select(const DeleteRequest& request, int64_t now_us) const;
+
+  const NamespaceMap& namespaces() const;
+
+  // Names of rows with 0 < expires_us <= now, at most `limit`, the earliest first.
+  std::vector<RowName> expired(int64_t now_us, size_t limit) const;
+  int64_t next_expiry_us() const;  // 0: none expires
 
  private:
   struct State;

@@ -33,7 +33,8 @@ using Change = std::variant<RowChange, CollectionAdded, CollectionDropped>;
 
 class Index {
  public:
-  Index();
+  // backing: where the texts of new collections lie.
+  explicit Index(TextBacking backing = {});
   ~Index();
 
   // Serves the jobs in one pass: fills every job's reply (status, message, search_ns, fetch_ns). Checks each request
@@ -43,7 +44,7 @@ class Index {
   // The same for the reads of a batch; words of a failure name nothing of the others.
   Reply read_one(const ReadRequest& request, int64_t deadline_ns);
 
-  // Publishes a whole commit. Cannot fail: everything that can was checked before the commit.
+  // Publishes a whole commit: reads see it from here on. Cannot fail: everything that can was checked before the commit.
   void apply(std::vector<Change> changes, uint64_t commit_sequence);
 
   // A collection whose rows are still being loaded answers KALOS_STATUS_LOADING with "loading, 43 %"; one that does
@@ -58,6 +59,8 @@ class Index {
   std::vector<CollectionInfo> collections() const;  // by name, in whatever state
 
   uint64_t commit_sequence() const;
+  // What the store holds at start, before the first commit of this run.
+  void set_commit_sequence(uint64_t commit_sequence);
   uint64_t bytes() const;  // of all rows, as Collection::bytes counts them
   uint64_t row_count() const;
 
