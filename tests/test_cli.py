@@ -15,6 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from kalos_memory import _errors
+from kalos_memory._version import __version__
 from kalos_memory.cli import _exit_codes, _memory, _options, _output, _running
 from kalos_memory.cli._app import app
 from kalos_memory.cli._exit_codes import ExitCode
@@ -114,6 +115,7 @@ def test_a_bad_command_line_is_a_usage_error_in_words(arguments: list[str]) -> N
         (_errors.CollectionMismatch("words"), 1),
         (_errors.WriteOutcomeUnknown("words"), 1),
         (_errors.InvalidRequest("words"), 2),
+        (_errors.InvalidRequest("No embedder: words"), 6),
         (_errors.SidecarUnavailable("words"), 3),
         (_errors.StoreError("words"), 4),
         (_errors.KalosTimeout("words"), 5),
@@ -308,6 +310,4 @@ def test_the_source_of_a_hit_is_named_once() -> None:
 
 def test_version_is_the_package_s() -> None:
     """`kalos --version` says what is installed."""
-    from kalos_memory.cli._version import version
-
-    assert runner.invoke(app, ["--version"]).output == f"kalos {version()}\n"
+    assert runner.invoke(app, ["--version"]).output == f"kalos {__version__}\n"

@@ -134,7 +134,7 @@ def measure_text(memory: Memory, questions: list[str], k: int, budget: Budget, p
 
         def ask(query: int, into: dict[str, list[float]] = stages[loop]) -> object:
             recall = memory.recall(questions[query % len(questions)], k)
-            for stage, value in stage_times(recall.timings).items():
+            for stage, value in recall.timings.items():
                 into.setdefault(stage, []).append(value)
             return recall
 
@@ -143,23 +143,9 @@ def measure_text(memory: Memory, questions: list[str], k: int, budget: Budget, p
     return {
         "rows": memory.count(),
         "k": k,
-        "embedder": embedder_name(memory.embedder),
+        "embedder": memory.embedder.name,
         "measurements": [
             report(one, stages_p50_us={stage: float(np.median(values)) for stage, values in stages[one.loop].items()})
             for one in series
         ],
     }
-
-
-STAGES = ("tokenize", "embed", "transport", "search", "fetch")
-
-
-def stage_times(timings: Any) -> dict[str, float]:
-    """The stages of a Recall's timings in microseconds, whether it is a mapping or an object."""
-    read = timings.get if hasattr(timings, "get") else lambda name, default: getattr(timings, name, default)
-    return {stage: float(read(stage, 0.0)) for stage in STAGES}
-
-
-def embedder_name(embedder: Any) -> str:
-    """What an embedder calls itself."""
-    return str(getattr(embedder, "name", None) or type(embedder).__name__)

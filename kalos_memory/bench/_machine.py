@@ -10,12 +10,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from kalos_memory._version import __version__
+
 
 def describe() -> dict[str, Any]:
     """CPU, cores, memory, GPU, kernel, Python, numpy and its BLAS, versions of Kalos, load average, date (UTC)."""
     import numpy
-
-    from kalos_memory.cli._version import version
 
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -31,7 +31,7 @@ def describe() -> dict[str, Any]:
         "numpy": numpy.__version__,
         "blas": blas(),
         "openblas_coretype": os.environ.get("OPENBLAS_CORETYPE"),
-        "kalos": version(),
+        "kalos": __version__,
         "load_average": load_average(),
     }
 

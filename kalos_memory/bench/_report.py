@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kalos_memory.bench import _machine
-from kalos_memory.bench._cases import BARE, STAGES
+from kalos_memory.bench._cases import BARE
 from kalos_memory.bench._stats import Bucket, render_histogram
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def answers_in_words(size: dict[str, Any]) -> str:
 
 def stages_in_words(stages: dict[str, float]) -> str:
     """tokenize 12.0, embed 2,310, … in the order in which they happen."""
-    return ", ".join(f"{stage} {_number(stages[stage])}" for stage in STAGES if stage in stages) + " us"
+    return ", ".join(f"{stage} {_number(value)}" for stage, value in stages.items()) + " us"
 
 
 def _latency_table(title: str, groups: list[tuple[str, list[dict[str, Any]]]], first_column: str = "") -> Table:

@@ -124,7 +124,7 @@ def _durable_writes(settings: Settings, budget: Budget, progress: Callable[[str]
             )
     finally:
         try:
-            _sidecar.stop(root)
+            _sidecar.stop(str(root))
         finally:
             shutil.rmtree(root, ignore_errors=True)
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from kalos_memory._version import __version__
 from kalos_memory.cli import _bench, _demo, _memory, _sidecar
 from kalos_memory.cli._exit_codes import table
 from kalos_memory.cli._running import show_tracebacks, watch_interrupts
@@ -24,9 +25,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from kalos_memory.cli._version import version
-
-        typer.echo(f"kalos {version()}")
+        typer.echo(f"kalos {__version__}")
         raise typer.Exit
 
 

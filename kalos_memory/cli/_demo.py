@@ -43,15 +43,13 @@ def demo(data_dir: DataDir = None, json_output: JsonOutput = False) -> None:
     The text is the manual that every Python carries. It stays as the memory "kalos-demo"; `kalos forget -m kalos-demo
     --everything` removes it.
     """
-    import kalos_memory as kalos
-
     where = _session.directory(data_dir)
     out = None if json_output else console()
     if out is not None:
         out.print(
             f"Input: the manual in this Python (pydoc_data.topics), as memory {MEMORY!r} in {where}", markup=False
         )
-    with _session.client(data_dir) as client, kalos.Memory(MEMORY, client=client) as memory:
+    with _session.memory(MEMORY, (), data_dir, existing=False) as memory:
         warm_s = warm_up(memory)
         if out is not None:
             out.print(f"Embedding model {memory.embedder.name}, ready after {warm_s:.1f} s", markup=False)
@@ -60,8 +58,8 @@ def demo(data_dir: DataDir = None, json_output: JsonOutput = False) -> None:
             out.print(f"{kept['words']}\n", markup=False)
         answers = ask_all(memory, QUESTIONS, None if out is None else lambda answer: show_answer(out, answer))
         count = memory.count()
-        report = client.stats()
-        health = client.health()
+    report = _session.report(where)
+    health = report["health"]
     code = snippet(None if data_dir is None else where)
     if out is None:
         emit_json(
@@ -73,7 +71,7 @@ def demo(data_dir: DataDir = None, json_output: JsonOutput = False) -> None:
                 "remembered": kept,
                 "answers": answers,
                 "count": count,
-                "sidecar": {**report, "health": health},
+                "sidecar": report,
                 "snippet": code,
             }
         )
@@ -81,7 +79,7 @@ def demo(data_dir: DataDir = None, json_output: JsonOutput = False) -> None:
     from kalos_memory.cli._sidecar import sidecar_lines
 
     out.print(f"{count:,} passages are in {MEMORY}. The sidecar ({health['status']}):", markup=False)
-    for line in sidecar_lines({**report, "health": health}):
+    for line in sidecar_lines(report):
         out.print(f"  {line}", markup=False)
     out.print('\nAsk it more with: kalos recall -m kalos-demo "…", or from Python:\n', markup=False)
     out.print(code, markup=False, soft_wrap=True)
@@ -100,8 +98,7 @@ def remember_manual(memory: Memory, quiet: bool) -> dict[str, Any]:
     from kalos_memory.cli import _adding
 
     start = time.monotonic()
-    with _adding.progress(quiet, "remembering the manual") as advance:
-        done = _adding.ingest_manual(memory, advance)
+    done = _adding.add_manual(memory, quiet)
     spent = time.monotonic() - start
     words = f"{_adding.in_words(done)} in {spent:.1f} s"
     return {**done, "seconds": spent, "words": words}
@@ -117,7 +114,7 @@ def ask_all(
         answer = {
             "question": question,
             "hits": [hit_as_json(hit) for hit in recall],
-            "timings_us": _session.stage_times(recall.timings),
+            "timings_us": dict(recall.timings),
         }
         answers.append(answer)
         if on_answer is not None:

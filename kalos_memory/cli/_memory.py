@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import os
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kalos_memory.cli import _session
+from kalos_memory.cli._exit_codes import ExitCode
 from kalos_memory.cli._options import DataDir, Filter, JsonOutput, MemoryName, Namespace, filter_of, namespace_of
 from kalos_memory.cli._output import (
+    complain,
     console,
     emit_json,
     microseconds_in_words,
@@ -16,6 +19,9 @@ from kalos_memory.cli._output import (
     snippet,
 )
 from kalos_memory.cli._running import verb
+
+if TYPE_CHECKING:
+    from kalos_memory import Memory
 
 DEFAULT_MEMORY = "notes"
 
@@ -38,7 +44,17 @@ def add(
     """Remember files, folders or stdin. Only passages that changed are embedded again."""
     from kalos_memory.cli import _adding
 
-    _adding.add(paths, memory_name, namespace_of(namespace), data_dir, json_output)
+    with _session.memory(memory_name, namespace_of(namespace), data_dir, existing=False) as memory:
+        done = _adding.add(memory, paths, quiet=json_output)
+        count = memory.count()
+    _complain_of_skipped(done["skipped"])
+    if json_output:
+        emit_json({"memory": memory_name, **done, "count": count})
+    else:
+        console().print(f"{_adding.in_words(done)}; {memory_name} holds {count:,}", markup=False)
+    named = {os.path.abspath(path) for path in paths if path != "-"} | {"stdin"}
+    if any(os.path.abspath(one["path"]) in named or one["path"] in named for one in done["skipped"]):
+        raise typer.Exit(ExitCode.ERROR)  # a file inside a folder may be left out, one that was asked for may not
 
 
 @verb
@@ -54,10 +70,11 @@ def recall(
 ) -> None:
     """Find what was remembered, the nearest in meaning first."""
     where = filter_of(filter_json)
-    with _session.memory(memory_name, namespace_of(namespace), data_dir) as memory:
+    with _session.memory(memory_name, namespace_of(namespace), data_dir, existing=True) as memory:
+        memory.embedder.embed_queries([""])  # loads the model, which is no part of a recall
         found = memory.recall(query, k, filter=where, min_score=min_score)
         hits = [hit_as_json(hit) for hit in found]
-        timings = _session.stage_times(found.timings)
+        timings = dict(found.timings)
     if json_output:
         emit_json({"query": query, "memory": memory_name, "hits": hits, "timings_us": timings})
         return
@@ -91,12 +108,27 @@ def forget(
     scope = namespace_of(namespace)
     if everything and not yes:
         _session.confirm(f"Forget everything in memory {memory_name!r}, namespace {'/'.join(scope) or '(root)'}?")
-    with _session.client(data_dir) as client:
-        gone = _session.forget(client, memory_name, scope, ids=ids, filter=where, everything=everything)
+    with _session.memory(memory_name, scope, data_dir, existing=True) as memory:
+        gone = _forget(memory, ids, where, everything)
     if json_output:
         emit_json({"memory": memory_name, "forgotten": gone})
     else:
         console().print(f"forgot {gone:,} {'memory' if gone == 1 else 'memories'} of {memory_name}", markup=False)
+
+
+def _complain_of_skipped(skipped: list[dict[str, str]], most: int = 10) -> None:
+    for left_out in skipped[:most]:
+        complain(f"left out {left_out['path']}: {left_out['reason']}")
+    if len(skipped) > most:
+        complain(f"left out {len(skipped) - most:,} more; --json lists them all")
+
+
+def _forget(memory: Memory, ids: list[str] | None, where: dict[str, Any] | None, everything: bool) -> int:
+    """With ids and a filter, only what satisfies both. Needs no embedding model."""
+    if ids and where is not None:
+        collection = memory._existing()
+        return 0 if collection is None else collection.delete(ids, filter=where, namespace=memory.namespace)
+    return memory.forget(ids or None, filter=where, everything=everything)
 
 
 def hit_as_json(hit: Any) -> dict[str, Any]:

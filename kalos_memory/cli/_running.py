@@ -19,6 +19,9 @@ from kalos_memory.cli._output import complain, emit_json, silence_stdout
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
+NO_EMBEDDER = "No embedder:"  # how the embedders' words begin when package or model is missing
+
+
 class _State:
     """Of this process: whether tracebacks are wanted and whether Ctrl-C was pressed."""
 
@@ -81,6 +84,8 @@ def exit_code_of(error: BaseException) -> ExitCode:
         return error.code
     from kalos_memory import _errors
 
+    if isinstance(error, _errors.InvalidRequest) and str(error).startswith(NO_EMBEDDER):
+        return ExitCode.NO_MODEL
     kinds: tuple[tuple[type[BaseException], ExitCode], ...] = (
         (_errors.SidecarUnavailable, ExitCode.NO_SIDECAR),
         (_errors.KalosTimeout, ExitCode.TRY_AGAIN),

@@ -18,112 +18,83 @@ from kalos_memory.cli._running import CommandError
 if TYPE_CHECKING:
     from kalos_memory import Client, Memory
 
-STAGES = ("tokenize", "embed", "transport", "search", "fetch")
-STARTING_S = 2.0  # how long a sidecar that holds the lock may take until its socket answers
+STARTING_S = 3.0  # how long a sidecar that holds the lock may take until its socket answers
+TIMEOUT_S = 10.0  # a person waits longer than an agent
 
 
 def directory(data_dir: Path | None) -> Path:
-    """The data directory that a verb works on; not created."""
+    """The data directory that a verb works on, absolute; not created."""
     from kalos_memory import _sidecar
 
-    return Path(_sidecar.resolve_data_dir(data_dir))
+    return Path(_sidecar.default_data_dir() if data_dir is None else _sidecar.resolve_data_dir(data_dir))
 
 
-def kalosd() -> Path:
+def kalosd() -> str:
     """The sidecar's program. Raises SidecarUnavailable with words when it is missing."""
     from kalos_memory import _sidecar
 
-    return Path(_sidecar.find_kalosd())
+    return _sidecar.kalosd_path()
+
+
+def embedder() -> Any:
+    """What the verbs embed with; None is the library's default model."""
+    return None
 
 
 @contextmanager
-def client(data_dir: Path | None, *, autostart: bool = True, timeout: float = 10.0) -> Iterator[Client]:
-    """A client that is closed afterwards. The timeout is a person's, not an agent's."""
+def client(data_dir: Path | None) -> Iterator[Client]:
+    """A client that starts a sidecar where none runs, closed afterwards."""
     import kalos_memory as kalos
 
-    with kalos.connect(data_dir, autostart=autostart, timeout=timeout) as connected:
+    with kalos.connect(data_dir, timeout=TIMEOUT_S) as connected:
         yield connected
 
 
-def require_memory(connected: Client, name: str) -> None:
-    """Raises CommandError naming those that exist where there is none of this name: a typo must not create one."""
-    names = sorted(_names(connected))
-    if name not in names:
-        known = ", ".join(names) if names else "none yet; `kalos add` makes one"
-        raise CommandError(f"there is no memory named {name!r}; there are: {known}")
-
-
-def _names(connected: Client) -> list[str]:
-    return [one["name"] if isinstance(one, dict) else str(one) for one in connected.collections()]
-
-
 @contextmanager
-def memory(name: str, namespace: tuple[str, ...], data_dir: Path | None) -> Iterator[Memory]:
-    """An existing memory, with the default embedder."""
+def memory(name: str, namespace: tuple[str, ...], data_dir: Path | None, *, existing: bool) -> Iterator[Memory]:
+    """A memory; with existing=True it must be there, because a typo must not create one."""
     import kalos_memory as kalos
 
     with client(data_dir) as connected:
-        require_memory(connected, name)
-        with kalos.Memory(name, namespace=namespace, client=connected) as opened:
-            yield opened
+        if existing:
+            require_memory(connected, name)
+        yield kalos.Memory(name, namespace=namespace, client=connected, embedder=embedder())
 
 
-def forget(connected: Client, name: str, namespace: tuple[str, ...], **what: Any) -> int:
-    """Deletes from an existing memory. Needs no embedding model."""
-    require_memory(connected, name)
-    return connected.collection(name).delete(namespace=namespace, **what)
-
-
-def stage_times(timings: Any) -> dict[str, float]:
-    """A Recall's stages in microseconds, in the order in which they happen."""
-    read = timings.get if hasattr(timings, "get") else lambda name, default: getattr(timings, name, default)
-    return {stage: float(read(stage, 0.0)) for stage in STAGES}
+def require_memory(connected: Client, name: str) -> None:
+    """Raises CommandError naming those that exist where there is none of this name."""
+    names = sorted(str(collection["name"]) for collection in connected.collections())
+    if name not in names:
+        known = ", ".join(names) if names else "none yet, `kalos add` makes one"
+        raise CommandError(f"there is no memory named {name!r}; there are: {known}")
 
 
 def report(where: Path) -> dict[str, Any]:
     """The sidecar's report with "running" and "health". Starts none; one that is just starting is waited for."""
     import kalos_memory as kalos
-
-    end = time.monotonic() + STARTING_S
-    while True:
-        holder = running(where)
-        if holder is None:
-            words = f"no sidecar runs in {where}; start one with: kalos serve"
-            return {"running": False, "health": {"status": "stopped", "words": words}}
-        try:
-            with kalos.connect(where, autostart=False) as connected:
-                return {"running": True, **connected.stats(), "health": connected.health()}
-        except kalos.SidecarUnavailable as error:
-            if time.monotonic() > end:
-                words = f"kalosd (pid {holder.get('pid')}) holds {where}, but does not answer: {error}"
-                return {"running": True, "health": {"status": "starting", "words": words}, "kalosd": holder}
-            time.sleep(0.05)
-
-
-def running(where: Path) -> dict[str, Any] | None:
-    """What the lock file says of the kalosd that holds it; None where none does."""
     from kalos_memory import _sidecar
 
-    return _sidecar.lock_holder(where)
+    end = time.monotonic() + STARTING_S
+    while _sidecar.is_locked(str(where)):
+        try:
+            with kalos.connect(where, autostart=False, timeout=TIMEOUT_S) as connected:
+                return {**connected.stats(), "running": True, "health": connected.health()}
+        except kalos.SidecarUnavailable as error:
+            if time.monotonic() > end:
+                holder = _sidecar.read_lock(str(where)) or {}
+                words = f"kalosd (pid {holder.get('pid', 'unknown')}) holds {where}, but does not answer: {error}"
+                return {"running": True, "health": {"status": "starting", "words": words}, "kalosd": holder}
+            time.sleep(0.05)
+    words = f"no sidecar runs in {where}; start one with: kalos serve"
+    return {"running": False, "health": {"status": "stopped", "words": words}}
 
 
 def stop(where: Path, timeout: float) -> dict[str, Any] | None:
     """Drains the sidecar and waits until its lock is free; says who it was, None where none ran."""
     from kalos_memory import _sidecar
 
-    holder = running(where)
-    if holder is None:
-        return None
-    seen = report(where)
-    rows = seen.get("database", {}).get("rows")
-    _sidecar.stop(where, timeout)
-    if running(where) is not None:
-        raise CommandError(
-            f"kalosd (pid {holder.get('pid')}) did not end within {timeout:g} s; it still finishes what it took; "
-            "wait longer with --timeout",
-            ExitCode.TRY_AGAIN,
-        )
-    return {"pid": holder.get("pid"), "version": holder.get("version"), "rows": rows}
+    said = _sidecar.stop(str(where), timeout=timeout)
+    return None if said is None else {name: said.get(name) for name in ("pid", "version", "autostarted")}
 
 
 def confirm(question: str) -> None:
