@@ -187,6 +187,15 @@ def test_troubleshooting_is_indexed_by_real_messages() -> None:
     assert missing == []
 
 
+def test_exit_codes_are_those_of_the_command_line() -> None:
+    """The table of `kalos` exit codes says what `kalos --help` says."""
+    from kalos_memory.cli._exit_codes import MEANINGS
+
+    page = (ROOT / "docs" / "operations.md").read_text()
+    told = re.findall(r"^\| (\d+) \| (.+) \|$", page[page.index("| code of `kalos` |") :], re.MULTILINE)
+    assert {int(code): words for code, words in told} == {int(code): words for code, words in MEANINGS.items()}
+
+
 def test_shell_examples_use_commands_that_exist() -> None:
     """Every `kalos VERB` in an indented block is a verb of the command line."""
     told = {verb for page in PAGES for verb in re.findall(r"^    kalos ([a-z]+)", page.read_text(), re.MULTILINE)}
