@@ -15,10 +15,10 @@ import typer
 from typer.testing import CliRunner
 
 from kalos_memory import _errors
-from kalos_memory._version import __version__
 from kalos_memory.cli import _exit_codes, _memory, _options, _output, _running
 from kalos_memory.cli._app import app
 from kalos_memory.cli._exit_codes import ExitCode
+from kalos_memory.cli._version import version
 
 VERBS = ("serve", "status", "stop", "add", "recall", "forget", "demo", "bench")
 runner = CliRunner()
@@ -310,4 +310,4 @@ def test_the_source_of_a_hit_is_named_once() -> None:
 
 def test_version_is_the_package_s() -> None:
     """`kalos --version` says what is installed."""
-    assert runner.invoke(app, ["--version"]).output == f"kalos {__version__}\n"
+    assert runner.invoke(app, ["--version"]).output == f"kalos {version()}\n"

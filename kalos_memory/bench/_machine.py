@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from kalos_memory._version import __version__
+from kalos_memory.cli._version import version
 
 
 def describe() -> dict[str, Any]:
@@ -31,7 +31,7 @@ def describe() -> dict[str, Any]:
         "numpy": numpy.__version__,
         "blas": blas(),
         "openblas_coretype": os.environ.get("OPENBLAS_CORETYPE"),
-        "kalos": __version__,
+        "kalos": version(),
         "load_average": load_average(),
     }
 

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from kalos_memory._version import __version__
 from kalos_memory.cli import _bench, _demo, _memory, _sidecar
 from kalos_memory.cli._exit_codes import table
 from kalos_memory.cli._running import show_tracebacks, watch_interrupts
@@ -25,7 +24,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"kalos {__version__}")
+        from kalos_memory.cli._version import version
+
+        typer.echo(f"kalos {version()}")
         raise typer.Exit
 
 
