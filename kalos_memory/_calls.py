@@ -1,0 +1,252 @@
+"""What becomes of one call: connecting, sending, waiting out a load, trying again, giving up. Written once, without I/O.
+
+call_steps() is a generator. It yields what it needs done (Connect, Send, Sleep), is resumed with the outcome (sent in,
+or thrown in as an exception), and returns the reply. run_sync() below drives it in the calling thread, _async.run_async()
+on an event loop.
+
+The rules
+    reads       sent again once when the sidecar died, inside the deadline
+    writes      sent again under the same write id when the sidecar died after the last part was posted: the store
+                remembers write ids, so that the second sending gets the first one's answer. Where that fails too, or no
+                answer comes in time, WriteOutcomeUnknown
+    LOADING     asked again for up to load_timeout, which does not count against the call's timeout
+    BEHIND      (min_sequence is not published yet) asked again within the timeout
+    DRAINING    nothing was done: connect again, to the next sidecar
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from time import monotonic_ns
+from typing import Any, Generic, Protocol, TypeVar
+
+from kalos_memory import _abi
+from kalos_memory._codec import Message
+from kalos_memory._connection import Connection
+from kalos_memory._errors import (
+    KalosError,
+    KalosTimeout,
+    RecallTimeout,
+    SidecarUnavailable,
+    WriteOutcomeUnknown,
+    error_for,
+)
+from kalos_memory._lane import Exchange, LaneLost, exchange
+from kalos_memory._types import Timings
+from kalos_memory._wait import DeadlinePassed
+
+T = TypeVar("T")
+
+_WRITE_TIMEOUT_NS = 10_000_000_000
+_WRITE_NS_PER_BYTE = 1_000_000_000 / (8 << 20)
+_WRITE_PATIENCE_NS = 1_000_000_000  # kalosd answers EXPIRED at the deadline: better than not knowing
+_MOST_SENDINGS = {"read": 2, "write": 3}
+
+
+class Operation(Generic[T]):
+    """A request, checked and encoded, and how to read its reply.
+
+    Attributes:
+        opcode, message: what is sent.
+        decode: the reply's bytes -> the result.
+        write_id: of a write; None for a read.
+        what: names it in error messages.
+        repeatable: a write without a write id whose repetition does no harm.
+    """
+
+    __slots__ = ("decode", "message", "opcode", "repeatable", "what", "write_id")
+
+    def __init__(
+        self,
+        opcode: int,
+        message: Message,
+        decode: Callable[[bytes], T],
+        *,
+        what: str,
+        write_id: bytes | None = None,
+        repeatable: bool = False,
+    ) -> None:
+        self.opcode = opcode
+        self.message = message
+        self.decode = decode
+        self.what = what
+        self.write_id = write_id
+        self.repeatable = repeatable
+
+    @property
+    def is_write(self) -> bool:
+        return self.write_id is not None or self.repeatable
+
+
+class Caller(Protocol):
+    """What the logic needs of a client."""
+
+    timeout_s: float
+    load_timeout_s: float
+
+    def current(self) -> Connection | None:
+        """The connection in use, if it may be used. Raises where the client is closed."""
+
+    def discard(self, connection: Connection) -> None:
+        """This connection is of no use any more."""
+
+
+class Connect:
+    __slots__ = ("deadline_ns",)
+
+    def __init__(self, deadline_ns: int) -> None:
+        self.deadline_ns = deadline_ns
+
+
+class Send:
+    __slots__ = ("connection", "deadline_ns", "operation", "patience_ns")
+
+    def __init__(self, connection: Connection, operation: Operation[Any], deadline_ns: int, patience_ns: int) -> None:
+        self.connection = connection
+        self.operation = operation
+        self.deadline_ns = deadline_ns
+        self.patience_ns = patience_ns
+
+
+class Sleep:
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
+Step = Connect | Send | Sleep
+Steps = Generator[Step, Any, Exchange]
+
+
+def call_steps(caller: Caller, operation: Operation[Any], timeout_s: float | None) -> Steps:
+    """See the top of this file. Returns the exchange whose status is OK."""
+    is_write = operation.is_write
+    begun_ns = monotonic_ns()
+    budget_ns = int((caller.timeout_s if timeout_s is None else timeout_s) * 1e9)
+    patience_ns = 0
+    if is_write:
+        budget_ns = max(budget_ns, _WRITE_TIMEOUT_NS + int(operation.message.nbytes * _WRITE_NS_PER_BYTE))
+        patience_ns = _WRITE_PATIENCE_NS
+    deadline_ns = begun_ns + budget_ns
+    loading_until_ns = begun_ns + int(caller.load_timeout_s * 1e9)
+    sendings = 0
+    maybe_done = False  # a write: its last part was posted, and no answer came
+    pause_s = 0.002
+    while True:
+        connection = caller.current()
+        if connection is None:
+            try:
+                connection = yield Connect(deadline_ns)
+            except KalosError as error:
+                if maybe_done:
+                    raise _unknown(operation, f"the sidecar ended before it answered, and {error}") from error
+                raise
+        sendings += 1
+        try:
+            run: Exchange = yield Send(connection, operation, deadline_ns, patience_ns)
+        except LaneLost as lost:
+            caller.discard(connection)
+            maybe_done = maybe_done or (is_write and getattr(lost, "committed", False))
+            if sendings >= _MOST_SENDINGS["write" if is_write else "read"]:
+                if maybe_done and not operation.repeatable:
+                    raise _unknown(operation, "the sidecar ended before it answered, more than once") from None
+                raise SidecarUnavailable(
+                    f"the sidecar ended while it worked on {operation.what}, {sendings} times in a row: its log"
+                    " (kalosd.log in the data directory) says why"
+                ) from None
+            continue
+        except DeadlinePassed as passed:
+            if is_write and (maybe_done or getattr(passed, "committed", False)) and not operation.repeatable:
+                raise _unknown(operation, f"no answer came within {(monotonic_ns() - begun_ns) / 1e9:.3g} s") from None
+            raise _timeout(operation, begun_ns) from None
+        status = run.status
+        if status == _abi.STATUS_OK:
+            return run
+        if status == _abi.STATUS_LOADING:
+            if monotonic_ns() + int(pause_s * 1e9) > loading_until_ns:
+                raise SidecarUnavailable(
+                    f"{_words(run)} (waited {caller.load_timeout_s:g} s; connect(load_timeout=...) waits longer)"
+                )
+            sendings -= 1
+            yield Sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 0.1)
+            deadline_ns = monotonic_ns() + budget_ns
+        elif status == _abi.STATUS_BEHIND:
+            if monotonic_ns() + int(pause_s * 1e9) > deadline_ns:
+                raise _timeout(operation, begun_ns, _words(run))
+            sendings -= 1
+            yield Sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 0.05)
+        elif status == _abi.STATUS_DRAINING:
+            caller.discard(connection)
+            if monotonic_ns() + int(pause_s * 1e9) > deadline_ns:
+                raise SidecarUnavailable(_words(run))
+            sendings -= 1
+            yield Sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 0.05)
+        elif status == _abi.STATUS_REPLY_GONE and not is_write and sendings < _MOST_SENDINGS["read"]:
+            continue
+        elif status == _abi.STATUS_EXPIRED:
+            raise _timeout(operation, begun_ns, _words(run))
+        elif status == _abi.STATUS_UNKNOWN_OUTCOME:
+            raise _unknown(operation, _words(run))
+        elif operation.opcode == _abi.OP_DROP_COLLECTION and status == _abi.STATUS_NOT_FOUND and maybe_done:
+            run.reply = b"{}"  # the first sending dropped it
+            return run
+        else:
+            raise error_for(status, _words(run))
+
+
+def _words(run: Exchange) -> str:
+    return run.reply.decode(errors="replace")
+
+
+def _timeout(operation: Operation[Any], begun_ns: int, words: str = "") -> KalosTimeout:
+    kind = RecallTimeout if operation.opcode == _abi.OP_SEARCH else KalosTimeout
+    waited = (monotonic_ns() - begun_ns) / 1e9
+    return kind(
+        f"{operation.what} was not answered within {waited:.3g} s"
+        + (f" ({words})" if words else "")
+        + ": give it a longer timeout, or see `kalos status` for what keeps the sidecar busy"
+    )
+
+
+def _unknown(operation: Operation[Any], why: str) -> WriteOutcomeUnknown:
+    return WriteOutcomeUnknown(
+        f"{operation.what} may or may not be on disk: {why}. Send it again (doing it twice leaves what doing it once"
+        " leaves), or read it back",
+        operation.write_id,
+    )
+
+
+def run_sync(steps: Steps, connect: Callable[[int], Connection]) -> Exchange:
+    """Drives the steps in this thread. connect: deadline -> Connection."""
+    try:
+        step = next(steps)
+        while True:
+            outcome: Any = None
+            try:
+                if isinstance(step, Send):
+                    operation = step.operation
+                    outcome = exchange(
+                        step.connection.lane, operation.opcode, operation.message, step.deadline_ns, step.patience_ns
+                    )
+                elif isinstance(step, Connect):
+                    outcome = connect(step.deadline_ns)
+                else:
+                    time.sleep(step.seconds)
+            except (KalosError, LaneLost, DeadlinePassed) as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(outcome)
+    except StopIteration as stop:
+        run: Exchange = stop.value
+        return run
+
+
+def timings_of(run: Exchange, wall_ns: int) -> Timings:
+    """Where the time of a call went: what kalosd said, and the rest of the wall time as transport."""
+    inside_ns = run.queue_ns + run.search_ns + run.fetch_ns
+    return Timings(run.queue_ns / 1e3, run.search_ns / 1e3, run.fetch_ns / 1e3, max(0, wall_ns - inside_ns) / 1e3)

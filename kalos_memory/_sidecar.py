@@ -1,0 +1,342 @@
+"""Finding, starting and stopping kalosd.
+
+The data directory is the rendezvous: its kalosd.lock, held by the running kalosd, names the socket (docs/abi.md,
+section 1). Starting is a race that anyone may lose: whoever finds the lock held waits for the winner's socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from time import monotonic_ns
+from typing import Any
+
+from kalos_memory import _abi
+from kalos_memory._control import Control, NotListening, Refused
+from kalos_memory._errors import InvalidRequest, KalosTimeout, SidecarUnavailable
+
+LOCK_FILE = "kalosd.lock"
+LOG_FILE = "kalosd.log"
+LOCK_FILE_BYTES = 4096
+DEFAULT_IDLE_S = 900
+MEMORY = ":memory:"
+_EXIT_HELD = 3
+
+
+def default_data_dir() -> str:
+    """$KALOS_DATA_DIR, else $XDG_DATA_HOME/kalos, else ~/.local/share/kalos."""
+    if given := os.environ.get("KALOS_DATA_DIR"):
+        return os.path.abspath(os.path.expanduser(given))
+    base = os.environ.get("XDG_DATA_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(os.path.expanduser("~"), ".local", "share")
+    return os.path.join(base, "kalos")
+
+
+def find_kalosd() -> str:
+    """The kalosd program that belongs to this package."""
+    path = os.environ.get("KALOSD") or os.path.join(os.path.dirname(__file__), "bin", "kalosd")
+    if not os.access(path, os.X_OK):
+        raise SidecarUnavailable(
+            f"the program kalosd is not at {path}: install kalos-memory with `pip install`, or run `make setup` in a"
+            " checkout"
+        )
+    return path
+
+
+def read_lock(data_dir: str) -> dict[str, Any] | None:
+    """What kalosd.lock says: pid, instance, abi, version, socket, autostarted. None where it says nothing.
+
+    True only while somebody holds the lock; see is_locked()."""
+    try:
+        with open(os.path.join(data_dir, LOCK_FILE), "rb") as file:
+            said = json.loads(file.read(LOCK_FILE_BYTES))
+    except FileNotFoundError:
+        return None
+    except PermissionError as error:
+        raise SidecarUnavailable(
+            f"the data directory {data_dir} belongs to another user: choose another one (data_dir=, KALOS_DATA_DIR)"
+        ) from error
+    except (OSError, ValueError):
+        return None
+    return said if isinstance(said, dict) and isinstance(said.get("socket"), str) else None
+
+
+def is_locked(data_dir: str) -> bool:
+    """Is a kalosd (starting, serving or ending) on this data directory?"""
+    try:
+        fd = os.open(os.path.join(data_dir, LOCK_FILE), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # for an instant; a kalosd that starts tries again
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def lock_holder(data_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """What the kalosd that holds this data directory says of itself ({} while it starts); None where none does."""
+    where = os.fspath(data_dir)
+    return (read_lock(where) or {}) if is_locked(where) else None
+
+
+# ------------------------------------------------------------------------------------------------ start --------------
+
+_children: set[int] = set()  # kalosd processes that this one started and has not reaped
+
+
+def reap() -> None:
+    """Collects those of our kalosd processes that have ended, so that none stays a zombie."""
+    for pid in list(_children):
+        _exit_code(pid)
+
+
+def _exit_code(pid: int) -> int | None:
+    """The exit code of a child (negative: the signal), or None while it runs."""
+    try:
+        found, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:  # collected by someone else, or SIGCHLD is ignored
+        _children.discard(pid)
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return 0
+        return None
+    if not found:
+        return None
+    _children.discard(pid)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _spawn(arguments: list[str], data_dir: str, stdin: int | None) -> int:
+    """Starts kalosd in a session of its own, its output appended to the log. -> pid"""
+    program = find_kalosd()
+    environment = dict(os.environ)
+    environment.pop("KALOS_SOCKET", None)  # where clients look, not where this one listens
+    log = os.path.join(data_dir, LOG_FILE)
+    actions: list[tuple[Any, ...]] = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0) if stdin is None else (os.POSIX_SPAWN_DUP2, stdin, 0),
+        (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    try:
+        pid = os.posix_spawn(
+            program,
+            [program, *arguments],
+            environment,
+            file_actions=actions,
+            setsid=True,
+            setsigmask=[],
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP],
+        )
+    except OSError as error:
+        raise SidecarUnavailable(f"{program} cannot be started: {error.strerror or error}") from error
+    _children.add(pid)
+    return pid
+
+
+def start(data_dir: str) -> int:
+    """Starts a kalosd that ends after idle minutes. -> pid; whether it lives is seen from its socket."""
+    try:
+        os.makedirs(data_dir, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise SidecarUnavailable(
+            f"the data directory {data_dir} cannot be made ({error.strerror or error}): choose another one (data_dir=,"
+            " KALOS_DATA_DIR)"
+        ) from error
+    idle = os.environ.get("KALOS_IDLE_S", "")
+    idle_s = idle if idle.isdigit() else str(DEFAULT_IDLE_S)
+    return _spawn(["--data-dir", data_dir, "--autostarted", "--idle-s", idle_s], data_dir, None)
+
+
+def _log_tail(data_dir: str) -> str:
+    """The last words of the log, for an error message."""
+    try:
+        with open(os.path.join(data_dir, LOG_FILE), "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 2048))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return "(it left no log)"
+    return " | ".join(line.strip() for line in lines[-3:] if line.strip()) or "(its log is empty)"
+
+
+class Starter:
+    """Starts kalosd at most once at a time while somebody waits for it, and says why where it cannot."""
+
+    def __init__(self, data_dir: str) -> None:
+        self.data_dir = data_dir
+        self._pid: int | None = None
+
+    def step(self) -> None:
+        """Call while nobody accepts: starts one where the lock is free, raises where the one started has failed."""
+        if self._pid is not None:
+            code = _exit_code(self._pid)
+            if code is None:
+                return
+            self._pid = None
+            if code not in (0, _EXIT_HELD):
+                how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+                raise SidecarUnavailable(
+                    f"kalosd {how} while it was started for {self.data_dir}: {_log_tail(self.data_dir)}"
+                )
+        if not is_locked(self.data_dir):
+            self._pid = start(self.data_dir)
+
+
+# ---------------------------------------------------------------------------------------------- private --------------
+
+
+class PrivateSidecar:
+    """A kalosd of this process alone, in a temporary directory that goes with it.
+
+    It holds the read end of a pipe as its stdin and ends at end of file: when close() is called, or when this process
+    ends in whatever way."""
+
+    def __init__(self) -> None:
+        self.data_dir = tempfile.mkdtemp(prefix="kalos-")
+        self._lock = threading.Lock()
+        read_end, write_end = os.pipe()
+        self._pipe: int | None = write_end
+        try:
+            self._pid: int | None = _spawn(
+                ["--data-dir", self.data_dir, "--ephemeral", "--idle-s", "0"], self.data_dir, read_end
+            )
+        except BaseException:
+            os.close(write_end)
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+            raise
+        finally:
+            os.close(read_end)
+
+    def check(self) -> None:
+        """Raises where it has ended."""
+        code = 0 if self._pid is None else _exit_code(self._pid)
+        if code is None:
+            return
+        self._pid = None
+        raise SidecarUnavailable(
+            f"the private sidecar of this ':memory:' client has ended (code {code}) and its data with it; its last words:"
+            f" {_log_tail(self.data_dir)}. Connect again for a new, empty one"
+        )
+
+    def close(self) -> None:
+        """Lets it end, waits for that, and sees that its directory is gone."""
+        with self._lock:
+            pipe, self._pipe = self._pipe, None
+            pid, self._pid = self._pid, None
+        if pipe is None:
+            return
+        os.close(pipe)
+        if pid is not None:
+            until_ns = monotonic_ns() + 5_000_000_000
+            while _exit_code(pid) is None:
+                if monotonic_ns() > until_ns:
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGKILL)
+                    until_ns += 5_000_000_000
+                time.sleep(0.002)
+        shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def forget_in_child(self) -> None:
+        """After fork: the sidecar stays the parent's; the child only drops its copy of the pipe."""
+        self._lock = threading.Lock()
+        pipe, self._pipe, self._pid = self._pipe, None, None
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                os.close(pipe)
+
+
+# ------------------------------------------------------------------------------------------------- stop --------------
+
+
+def ask_to_drain(path: str, reason: str, deadline_ns: int, abi_major: int = _abi.ABI_MAJOR) -> None:
+    """Asks the kalosd on this socket to finish and end. Quiet where nobody listens, or it drains already."""
+    try:
+        control = Control(path)
+    except NotListening:
+        return
+    try:
+        control.hello(deadline_ns, slot_count=0, abi_major=abi_major)
+        control.drain(reason, deadline_ns)
+    except NotListening:
+        pass
+    except Refused as refused:
+        theirs = refused.body.get("abi_major")
+        if refused.body.get("status") == _abi.STATUS_DRAINING:
+            return
+        if isinstance(theirs, int) and theirs != abi_major:
+            ask_to_drain(path, reason, deadline_ns, theirs)
+            return
+        raise
+    finally:
+        control.close()
+
+
+def stop(data_dir: Any = None, timeout: float = 30.0, *, reason: str = "kalos stop") -> dict[str, Any] | None:
+    """Asks the kalosd of a data directory to finish what it has and end, and waits until it has.
+
+    Returns:
+        What its lock file said (pid, version, socket, ...), or None where none was running.
+
+    Raises:
+        KalosTimeout: it still runs after `timeout` seconds; the message names its pid.
+    """
+    where = resolve_data_dir(data_dir)
+    deadline_ns = monotonic_ns() + int(timeout * 1e9)
+    stopped: dict[str, Any] | None = None
+    asked_ns = 0
+    while is_locked(where):
+        said = read_lock(where)
+        if said is not None and monotonic_ns() - asked_ns > 1_000_000_000:
+            stopped = said
+            with contextlib.suppress(KalosTimeout):
+                ask_to_drain(said["socket"], reason, deadline_ns)
+            asked_ns = monotonic_ns()
+        if monotonic_ns() > deadline_ns:
+            raise KalosTimeout(
+                f"kalosd (pid {(said or stopped or {}).get('pid', 'unknown')}) still holds {where} after {timeout:g} s: it"
+                " may be finishing a large write; wait, or end it with `kill`"
+            )
+        time.sleep(0.005)
+    reap()
+    return stopped
+
+
+def resolve_data_dir(data_dir: Any) -> str:
+    """The data_dir argument as an absolute path; None is the default. Nothing is created."""
+    if data_dir is None:
+        return default_data_dir()
+    try:
+        path = os.fspath(data_dir)
+    except TypeError:
+        raise InvalidRequest(f"data_dir must be a path, not a {type(data_dir).__name__}: {data_dir!r:.80}") from None
+    if isinstance(path, bytes):
+        path = os.fsdecode(path)
+    if not path or "\0" in path:
+        raise InvalidRequest(f"data_dir is {path!r}: a path is expected")
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def resolve_socket(socket: Any) -> str:
+    """The socket argument as an absolute path."""
+    try:
+        path = os.fsdecode(os.fspath(socket))
+    except TypeError:
+        raise InvalidRequest(f"socket must be a path, not a {type(socket).__name__}: {socket!r:.80}") from None
+    if not path or "\0" in path:
+        raise InvalidRequest(f"socket is {path!r}: the path of a Unix socket is expected")
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def after_fork_in_child() -> None:
+    _children.clear()  # the parent's
