@@ -1,13 +1,14 @@
 """The asyncio side: one waiter thread per client, never the loop's own thread.
 
 Requests are posted by the loop's thread, which never blocks: where no slot is free, one is awaited. All replies go to
-the lane's shared semaphore; the waiter thread takes its tokens and resolves the futures of the slots that were answered.
-Imported only when a method with the prefix `a` is first called.
+the lane's shared semaphore; the waiter thread takes its tokens and resolves the futures of the slots that were
+answered. Imported only when a method with the prefix `a` is first called.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from time import monotonic_ns
@@ -26,7 +27,7 @@ Pending = tuple[Exchange, "asyncio.Future[None]", asyncio.AbstractEventLoop]
 
 
 class ReplyWaiter:
-    """The thread that waits for all asyncio replies of one connection. It sleeps without a timer while there are none."""
+    """The thread that waits for all asyncio replies of one connection. It sleeps without a timer while none is due."""
 
     def __init__(self, connection: Connection) -> None:
         self._lane = connection.lane
@@ -104,10 +105,8 @@ class ReplyWaiter:
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
-    try:
+    with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
         loop.call_soon_threadsafe(call, *arguments)
-    except RuntimeError:  # the loop was closed: nobody waits any more
-        pass
 
 
 def _set_result(future: asyncio.Future[None]) -> None:

@@ -1,8 +1,8 @@
-"""What becomes of one call: connecting, sending, waiting out a load, trying again, giving up. Written once, without I/O.
+"""What becomes of one call: connecting, sending, waiting out a load, trying again, giving up. Once, and without I/O.
 
 call_steps() is a generator. It yields what it needs done (Connect, Send, Sleep), is resumed with the outcome (sent in,
-or thrown in as an exception), and returns the reply. run_sync() below drives it in the calling thread, _async.run_async()
-on an event loop.
+or thrown in as an exception), and returns the reply. run_sync() below drives it in the calling thread,
+_async.run_async() on an event loop.
 
 The rules
     reads       sent again once when the sidecar died, inside the deadline

@@ -51,8 +51,8 @@ def utf8(text: object, what: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise InvalidRequest(
-            f"{what} holds a lone surrogate (U+{ord(text[error.start]):04X} at character {error.start}), which UTF-8 cannot"
-            " carry: decode the source with the right encoding, or replace it with text.encode(errors='replace')"
+            f"{what} holds a lone surrogate (U+{ord(text[error.start]):04X} at character {error.start}), which UTF-8"
+            " cannot carry: decode the source with the right encoding, or replace it with text.encode(errors='replace')"
         ) from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import weakref
@@ -33,8 +34,8 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 class Client:
     """A connection to the sidecar of a data directory. Made by connect(); it connects again by itself when it must.
 
-    Threads and event loops share it: each call takes a slot of its own in shared memory. After a fork the child connects
-    anew when it first needs to. A context manager; close() ends it.
+    Threads and event loops share it: each call takes a slot of its own in shared memory. After a fork the child
+    connects anew when it first needs to. A context manager; close() ends it.
     """
 
     def __init__(
@@ -141,8 +142,8 @@ class Client:
         the batch fails with its words and nothing is changed.
 
         Args:
-            operations: made by `collection.op`: search, get, count, namespaces, upsert, delete, with the arguments of the
-                methods of the same names.
+            operations: made by `collection.op`: search, get, count, namespaces, upsert, delete, with the arguments of
+                the methods of the same names.
             durability: of the whole; what the single operations say is not looked at.
 
         Returns:
@@ -352,8 +353,8 @@ def connect(
         autostart: False never starts a sidecar: where none runs that is SidecarUnavailable. One that was started here
             ends after 15 minutes without a client ($KALOS_IDLE_S).
         timeout: seconds for each read, for searches too. Writes wait longer, see Collection.upsert.
-        durability: "commit": a write is on disk (flushed) before it is acknowledged. "relaxed": it is with the kernel; a
-            killed process loses nothing, a power cut may lose the last commits.
+        durability: "commit": a write is on disk (flushed) before it is acknowledged. "relaxed": it is with the kernel;
+            a killed process loses nothing, a power cut may lose the last commits.
         load_timeout: seconds that a call waits for a collection that is still being loaded, on top of its timeout.
 
     Raises:
@@ -457,10 +458,8 @@ def _forget_all_in_child() -> None:
 
 def _close_all() -> None:
     for client in list(_clients):
-        try:
+        with contextlib.suppress(KalosError):
             client.close()
-        except KalosError:
-            pass
 
 
 os.register_at_fork(after_in_child=_forget_all_in_child)

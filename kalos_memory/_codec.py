@@ -7,10 +7,10 @@ joined first. A reply is one bytes object; hits decode from it when they are loo
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from struct import Struct
-from struct import error as StructError
 from typing import Any
 
 import numpy as np
@@ -96,7 +96,7 @@ class _Layout:
             self.segments.append((data, nbytes))
         return span
 
-    def bytes(self, data: bytes | None) -> Span:
+    def optional(self, data: bytes | None) -> Span:
         return _ABSENT if data is None else self.add(data, len(data))
 
     def array(self, data: NDArray[Any]) -> Span:
@@ -151,7 +151,7 @@ def search_head(
     """All of a search message but its vectors, which follow at once: the same for every search that differs only in
     its vectors, so worth keeping."""
     out = _Layout(_SEARCH.size)
-    name_space, filter_span, group = out.bytes(namespace or None), out.bytes(filter), out.bytes(group_by)
+    name_space, filter_span, group = out.optional(namespace or None), out.optional(filter), out.optional(group_by)
     out.align()
     header = _SEARCH.pack(
         collection_id,
@@ -187,7 +187,7 @@ def get_message(
     *, collection_id: int, include: int, min_sequence: int, namespace: bytes, ids: Sequence[bytes]
 ) -> Message:
     out = _Layout(_GET.size)
-    name_space, id_span = out.bytes(namespace or None), out.column(ids)
+    name_space, id_span = out.optional(namespace or None), out.column(ids)
     return out.finish(_GET.pack(collection_id, include, len(ids), min_sequence, *name_space, *id_span))
 
 
@@ -195,7 +195,7 @@ def count_message(
     *, collection_id: int, flags: int, min_sequence: int, namespace: bytes, filter: bytes | None
 ) -> Message:
     out = _Layout(_COUNT.size)
-    name_space, filter_span = out.bytes(namespace or None), out.bytes(filter)
+    name_space, filter_span = out.optional(namespace or None), out.optional(filter)
     return out.finish(_COUNT.pack(collection_id, flags, min_sequence, *name_space, *filter_span))
 
 
@@ -213,7 +213,7 @@ def scan_message(
     filter: bytes | None,
 ) -> Message:
     out = _Layout(_SCAN.size)
-    name_space, filter_span = out.bytes(namespace or None), out.bytes(filter)
+    name_space, filter_span = out.optional(namespace or None), out.optional(filter)
     sequence, updated_us = cursor or (0, 0)
     header = _SCAN.pack(
         collection_id,
@@ -237,7 +237,7 @@ def namespaces_message(
     *, collection_id: int, max_depth: int, limit: int, skip: int, min_sequence: int, prefix: bytes, suffix: bytes
 ) -> Message:
     out = _Layout(_NAMESPACES.size)
-    first, last = out.bytes(prefix or None), out.bytes(suffix or None)
+    first, last = out.optional(prefix or None), out.optional(suffix or None)
     return out.finish(_NAMESPACES.pack(collection_id, max_depth, limit, skip, min_sequence, *first, *last))
 
 
@@ -257,7 +257,7 @@ def upsert_message(
     out = _Layout(_UPSERT.size)
     # The largest column first: a batch that is too large is refused before the others are laid out.
     vector_span = _ABSENT if vectors is None else out.array(vectors)
-    name_space, id_span = out.bytes(namespace or None), out.column(ids)
+    name_space, id_span = out.optional(namespace or None), out.column(ids)
     text_span = _ABSENT if texts is None else out.column(texts)
     metadata_span = _ABSENT if metadatas is None else out.column(metadatas)
     expires_span = _ABSENT if expires_us is None else out.array(np.array(expires_us, "<i8"))
@@ -290,9 +290,9 @@ def delete_message(
     filter: bytes | None,
 ) -> Message:
     out = _Layout(_DELETE.size)
-    name_space = out.bytes(namespace or None)
+    name_space = out.optional(namespace or None)
     id_span = _ABSENT if ids is None else out.column(ids)
-    filter_span = out.bytes(filter)
+    filter_span = out.optional(filter)
     header = _DELETE.pack(
         collection_id, write_id, durability, flags, 0 if ids is None else len(ids), *name_space, *id_span, *filter_span
     )
@@ -385,7 +385,7 @@ class HitsPage:
             self.scores: tuple[float, ...] | None = (
                 Struct(f"<{self.row_count}d").unpack_from(data, scores_at) if scores_at else None
             )
-        except StructError as error:
+        except struct.error as error:
             raise broken_reply(str(error)) from None
         self.explain_span: Span = (explain_span[0], explain_span[1])
         self.cursor: tuple[int, int] | None = (sequence, updated_us) if has_cursor else None
@@ -549,10 +549,10 @@ def decode_json(data: bytes) -> dict[str, Any]:
     return value
 
 
-def _unpack(struct: Struct, data: bytes) -> tuple[Any, ...]:
+def _unpack(layout: Struct, data: bytes) -> tuple[Any, ...]:
     try:
-        return struct.unpack_from(data)
-    except StructError as error:
+        return layout.unpack_from(data)
+    except struct.error as error:
         raise broken_reply(str(error)) from None
 
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Any, Protocol, TypeVar
 
 from kalos_memory._calls import Operation
-from kalos_memory._checks import choice, integer
 from kalos_memory._checks import ORDERS as _ORDERS
+from kalos_memory._checks import choice, integer
 from kalos_memory._codec import HitsPage
 from kalos_memory._operations import DEFAULT_INCLUDE, Operations
 from kalos_memory._types import Hit, Timings

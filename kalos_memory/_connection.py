@@ -187,7 +187,7 @@ def _may_wait(target: Target, refused: Refused, path: str | None, deadline_ns: i
             _sidecar.ask_to_drain(path, "a client of another major version takes over", deadline_ns, theirs)
             return True
         raise SidecarUnavailable(
-            f"kalosd {body.get('version')} (pid {body.get('pid')}) speaks ABI {theirs}, this client {_abi.ABI_MAJOR}: end"
-            " it with `kalos stop` (it was started by hand, so this client does not), or install matching versions"
+            f"kalosd {body.get('version')} (pid {body.get('pid')}) speaks ABI {theirs}, this client {_abi.ABI_MAJOR}:"
+            " end it with `kalos stop` (it was started by hand, so this client does not), or install matching versions"
         )
     return False

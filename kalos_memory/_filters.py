@@ -62,8 +62,9 @@ def _check_filter(filter: dict[Any, Any], path: str, depth: int) -> int:
                 raise InvalidRequest(f"{where} must be a filter, a dict")
             operators += 1 + _check_filter(value, where, depth + 1)
         elif key.startswith("$"):
+            wrong = "an operator of a key stands where a key is expected" if key in KNOWN else "unknown operator"
             raise InvalidRequest(
-                f"{where}: {'an operator of a key stands where a key is expected' if key in KNOWN else 'unknown operator'};"
+                f"{where}: {wrong};"
                 f" {', '.join(JOINS)} and $not may stand here, {', '.join((*COMPARISONS, *LISTS, *OTHERS))} below a key"
             )
         elif is_operators(value):

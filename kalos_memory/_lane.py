@@ -14,6 +14,7 @@ abandoned and used again only after kalosd has answered in it. What kalosd write
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
 import threading
@@ -69,8 +70,8 @@ class Slot:
 class Lane:
     """A mapped lane.
 
-    check_peer: raises LaneLost where kalosd is gone. durations: deadlines are sent as durations, because kalosd lives in
-    another time namespace."""
+    check_peer: raises LaneLost where kalosd is gone. durations: deadlines are sent as durations, because kalosd lives
+    in another time namespace."""
 
     def __init__(
         self,
@@ -113,8 +114,8 @@ class Lane:
             try:
                 if shared.size != granted["lane_bytes"]:
                     raise SidecarUnavailable(
-                        f"the lane has {shared.size} bytes, kalosd said {granted['lane_bytes']}: is /dev/shm the same for"
-                        " this process and kalosd?"
+                        f"the lane has {shared.size} bytes, kalosd said {granted['lane_bytes']}: is /dev/shm the same"
+                        " for this process and kalosd?"
                     )
                 memory = mmap.mmap(shared.fd, shared.size)
             finally:
@@ -127,8 +128,8 @@ class Lane:
             for semaphore in semaphores:
                 semaphore.close()
             raise SidecarUnavailable(
-                f"kalosd answers, but its shared memory cannot be opened ({error}): both sides need the same /dev/shm (in"
-                " containers: one volume mounted there in both) and the same user"
+                f"kalosd answers, but its shared memory cannot be opened ({error}): both sides need the same /dev/shm"
+                " (in containers: one volume mounted there in both) and the same user"
             ) from error
         memory.madvise(mmap.MADV_DONTFORK)
         header = _HEADER.unpack_from(memory)
@@ -282,7 +283,7 @@ class Lane:
 
     def draining(self) -> bool:
         """What kalosd hints in the header; the control socket is the truth."""
-        return self.memory[_SERVER_STATE_AT] != _abi.SERVER_SERVING
+        return bool(self.memory[_SERVER_STATE_AT] != _abi.SERVER_SERVING)
 
     def retire(self, *, wake: bool) -> None:
         """No new request. The memory is given back once nobody waits in it any more; wake: let them stop at once."""
@@ -310,10 +311,8 @@ class Lane:
 
     @staticmethod
     def _post(semaphore: Any) -> None:
-        try:
+        with contextlib.suppress(Exception):  # closed already, or full of tokens: nobody sleeps on it then
             semaphore.release()
-        except Exception:  # closed already, or full of tokens: nobody sleeps on it then
-            pass
 
     def _close_when_unused(self) -> None:
         with self._lock:

@@ -70,7 +70,7 @@ class Operations:
             vectors, single = _checks.query_matrix(vectors, self._dimension)
             count = vectors.shape[0]
         if filter is None and type(k) is int and type(include) is tuple:
-            key = (k, namespace, include, min_score, max_distance, subtree, offset, group_by, explain, count)
+            key: Any = (k, namespace, include, min_score, max_distance, subtree, offset, group_by, explain, count)
             try:
                 head = self._heads.get(key) if min_sequence is None else None
             except TypeError:  # something that cannot be hashed: the checks below say what
@@ -129,8 +129,8 @@ class Operations:
         if max_distance is not None:
             if self._metric != "l2":
                 raise InvalidRequest(
-                    f"max_distance has no meaning with the metric {self._metric}, whose scores are similarities (higher is"
-                    " better): use min_score"
+                    f"max_distance has no meaning with the metric {self._metric}, whose scores are similarities (higher"
+                    " is better): use min_score"
                 )
             flags |= _abi.SCOPE_MAX_DISTANCE
         return _codec.search_head(

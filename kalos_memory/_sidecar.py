@@ -225,8 +225,8 @@ class PrivateSidecar:
             return
         self._pid = None
         raise SidecarUnavailable(
-            f"the private sidecar of this ':memory:' client has ended (code {code}) and its data with it; its last words:"
-            f" {_log_tail(self.data_dir)}. Connect again for a new, empty one"
+            f"the private sidecar of this ':memory:' client has ended (code {code}) and its data with it; its last"
+            f" words: {_log_tail(self.data_dir)}. Connect again for a new, empty one"
         )
 
     def close(self) -> None:
@@ -304,8 +304,8 @@ def stop(data_dir: Any = None, timeout: float = 30.0, *, reason: str = "kalos st
             asked_ns = monotonic_ns()
         if monotonic_ns() > deadline_ns:
             raise KalosTimeout(
-                f"kalosd (pid {(said or stopped or {}).get('pid', 'unknown')}) still holds {where} after {timeout:g} s: it"
-                " may be finishing a large write; wait, or end it with `kill`"
+                f"kalosd (pid {(said or stopped or {}).get('pid', 'unknown')}) still holds {where} after {timeout:g} s:"
+                " it may be finishing a large write; wait, or end it with `kill`"
             )
         time.sleep(0.005)
     reap()
@@ -317,7 +317,7 @@ def resolve_data_dir(data_dir: Any) -> str:
     if data_dir is None:
         return default_data_dir()
     try:
-        path = os.fspath(data_dir)
+        path: str | bytes = os.fspath(data_dir)
     except TypeError:
         raise InvalidRequest(f"data_dir must be a path, not a {type(data_dir).__name__}: {data_dir!r:.80}") from None
     if isinstance(path, bytes):
