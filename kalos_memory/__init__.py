@@ -5,33 +5,33 @@
     memory = kalos.Memory("assistant", namespace="alice")       # text in, text out
     client = kalos.connect()                                    # vectors in, hits out
 
-Memory and the embedders are imported when they are first used, so that importing this package stays light.
+Everything is imported when it is first used: the package itself costs nothing, so `kalos --help` is there at once, and
+torch comes only with a Memory that embeds.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kalos_memory._calls import Operation
-from kalos_memory._client import Client, aconnect, connect
-from kalos_memory._collection import Collection
-from kalos_memory._errors import (
-    CollectionMismatch,
-    InvalidRequest,
-    KalosError,
-    KalosTimeout,
-    NotFound,
-    Overloaded,
-    RecallTimeout,
-    SidecarUnavailable,
-    StoreError,
-    WriteOutcomeUnknown,
-)
-from kalos_memory._types import Hit, Timings
-
 if TYPE_CHECKING:
+    from kalos_memory._calls import Operation
+    from kalos_memory._client import Client, aconnect, connect
+    from kalos_memory._collection import Collection
+    from kalos_memory._errors import (
+        CollectionMismatch,
+        InvalidRequest,
+        KalosError,
+        KalosTimeout,
+        NotFound,
+        Overloaded,
+        RecallTimeout,
+        SidecarUnavailable,
+        StoreError,
+        WriteOutcomeUnknown,
+    )
     from kalos_memory._memory import Memory
     from kalos_memory._recall import Recall
+    from kalos_memory._types import Hit, Timings
     from kalos_memory.embed import Embedder, SentenceTransformersEmbedder
 
 __all__ = [
@@ -58,6 +58,24 @@ __all__ = [
     "connect",
 ]
 
+_CORE = {
+    "kalos_memory._calls": ("Operation",),
+    "kalos_memory._client": ("Client", "aconnect", "connect"),
+    "kalos_memory._collection": ("Collection",),
+    "kalos_memory._errors": (
+        "CollectionMismatch",
+        "InvalidRequest",
+        "KalosError",
+        "KalosTimeout",
+        "NotFound",
+        "Overloaded",
+        "RecallTimeout",
+        "SidecarUnavailable",
+        "StoreError",
+        "WriteOutcomeUnknown",
+    ),
+    "kalos_memory._types": ("Hit", "Timings"),
+}
 _LAZY = {
     "Embedder": "kalos_memory.embed",
     "Memory": "kalos_memory._memory",
@@ -65,16 +83,24 @@ _LAZY = {
     "SentenceTransformersEmbedder": "kalos_memory.embed",
 }
 
-for _name in __all__:
-    if _name not in _LAZY:
-        globals()[_name].__module__ = __name__
-del _name
+
+def _load_core() -> None:
+    """All of the core at once, so that whatever one name leads to is called by its public name too."""
+    from importlib import import_module
+
+    for module, names in _CORE.items():
+        loaded = import_module(module)
+        for name in names:
+            value = getattr(loaded, name)
+            value.__module__ = __name__
+            globals()[name] = value
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         from importlib import import_module
 
+        _load_core()
         value = getattr(import_module(_LAZY[name]), name)
         value.__module__ = __name__
     elif name == "__version__":
@@ -84,6 +110,9 @@ def __getattr__(name: str) -> Any:
             value = metadata.version("kalos-memory")
         except metadata.PackageNotFoundError:
             value = "unknown"  # a checkout that was never installed
+    elif name in __all__:
+        _load_core()
+        value = globals()[name]
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
