@@ -177,9 +177,26 @@ class _HtmlText(HTMLParser):
 
     _HIDDEN = frozenset({"script", "style", "template", "svg"})
     _BLOCKS = frozenset(
-        "address article aside blockquote body br caption dd details div dl dt fieldset figcaption figure footer form "
-        "h1 h2 h3 h4 h5 h6 head header hr html legend li main nav ol option p pre section summary table tbody td tfoot "
-        "th thead title tr ul".split()
+        [
+            *("address", "article", "aside", "blockquote", "body", "br", "caption", "dd", "details", "div", "dl", "dt"),
+            *(
+                "fieldset",
+                "figcaption",
+                "figure",
+                "footer",
+                "form",
+                "h1",
+                "h2",
+                "h3",
+                "h4",
+                "h5",
+                "h6",
+                "head",
+                "header",
+            ),
+            *("hr", "html", "legend", "li", "main", "nav", "ol", "option", "p", "pre", "section", "summary", "table"),
+            *("tbody", "td", "tfoot", "th", "thead", "title", "tr", "ul"),
+        ]
     )
 
     def __init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -12,19 +13,10 @@ from kalos_memory._passages import Passage, cut
 
 PIECES = st.sampled_from(
     [
-        "word ",
-        "longer-word ",
-        "End. ",
-        "Why? ",
-        "\n",
-        "\n\n",
-        "# Title\n",
-        "## Sub\n",
-        "```\n",
-        "Title\n=====\n",
-        "- item\n",
+        *("word ", "longer-word ", "End. ", "Why? ", "\n", "\n\n", "\t", "\r\n", "\u2028", "é", "x" * 40),
+        *("# Title\n", "## Sub\n", "```\n", "Title\n=====\n", "- item\n", "def f():\n", "    code()\n"),
+        *("漢字の文。", "かな", "👩\u200d💻 "),
     ]
-    + ["漢字の文。", "かな", "def f():\n", "    code()\n", "👩‍💻 ", "é", "\t", "\r\n", "\u2028", "x" * 40]
 )
 TEXTS = st.one_of(st.lists(PIECES, max_size=60).map("".join), st.text(max_size=300))
 MARKUPS = st.sampled_from(["plain", "markdown", "rst", "python"])
@@ -36,13 +28,13 @@ def test_nothing_is_lost(text, markup, target):
     passages = cut(text, markup, target)
     assert "".join("".join(p.text for p in passages).split()) == "".join(text.split())
     assert all(p.text == text[p.start : p.end] and p.text.strip() == p.text != "" for p in passages)
-    assert all(a.end <= b.start for a, b in zip(passages, passages[1:], strict=False))
+    assert all(before.end <= after.start for before, after in itertools.pairwise(passages))
 
 
 @given(TEXTS, MARKUPS, st.integers(1, 80))
 def test_never_inside_a_word(text, markup, target):
     """Between two passages there is white space, the end of a CJK sentence or two CJK characters."""
-    for before, after in zip(cut(text, markup, target), cut(text, markup, target)[1:], strict=False):
+    for before, after in itertools.pairwise(cut(text, markup, target)):
         if before.end == after.start:
             assert re.match("[。！？｡\"'）」』”’\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]", before.text[-1])
 
@@ -65,7 +57,7 @@ def test_prose_is_cut_at_sentences_near_the_target():
 def test_paragraphs_before_sentences():
     """A blank line is a better place than a sentence's end."""
     first, second = "One. " * 12, "Two. " * 20
-    assert [p.text for p in cut(f"{first}\n\n{second}", target=100)][0] == first.strip()
+    assert cut(f"{first}\n\n{second}", target=100)[0].text == first.strip()
 
 
 def test_hard_wrapped_text_is_not_cut_at_every_line():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -61,6 +61,8 @@ def _to_array(raw: Any, embedder: str) -> np.ndarray[Any, np.dtype[Any]]:
             "Pass its synchronous form; the async methods of Memory run it in a thread."
         )
     try:
+        if isinstance(raw, Iterator):
+            raw = list(raw)
         if isinstance(raw, Sequence) and not isinstance(raw, (str, bytes)) and any(hasattr(r, "detach") for r in raw):
             raw = [_from_tensor(row) for row in raw]
         array = np.asarray(_from_tensor(raw))
