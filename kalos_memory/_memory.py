@@ -101,7 +101,7 @@ class Memory:
         return self._embedder
 
     @overload
-    def remember(
+    def remember(  # type: ignore[overload-overlap]  # a str is an iterable of str too: it is one text
         self, text: str, *, id: str | None = None, metadata: Mapping[str, Any] | None = None, ttl: Ttl | None = None
     ) -> str: ...
 
@@ -299,7 +299,8 @@ class Memory:
 
     async def _aon_collection(self, dimension: int, use: Callable[[Collection], Awaitable[T]]) -> T:
         try:
-            return await use(self._collection or await asyncio.to_thread(self._open, dimension))
+            collection = self._collection  # read once: another thread may put it back to None
+            return await use(collection if collection is not None else await asyncio.to_thread(self._open, dimension))
         except NotFound:
             self._collection = None
             return await use(await asyncio.to_thread(self._open, dimension))
@@ -314,10 +315,8 @@ class Memory:
 
     def _store(self, records: Records, vectors: FloatMatrix) -> None:
         for part in records.parts(vectors.shape[1]):
-            columns, rows = records.columns(part, self._namespace), vectors[part]
-            self._on_collection(
-                vectors.shape[1], lambda c, rows=rows, columns=columns: c.upsert(vectors=rows, **columns)
-            )
+            columns = {"vectors": vectors[part], **records.columns(part, self._namespace)}
+            self._on_collection(vectors.shape[1], functools.partial(_upsert, columns=columns))
 
     def _nothing(self, query: str, error: KalosError, timings: RecallTimings) -> Recall:
         """The empty answer of on_failure="empty"; raises `error` otherwise."""

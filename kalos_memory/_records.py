@@ -39,8 +39,8 @@ class Records:
             metadata = [metadata] * len(texts)
         elif single:
             raise InvalidRequest(f"metadata must be a dict or None, not a {type(metadata).__name__}")
-        ids = [None] * len(texts) if id is None else _aligned(id, "id", len(texts))
-        ids = [uuid.uuid4().hex if each is None else each for each in ids]
+        given = [None] * len(texts) if id is None else _aligned(id, "id", len(texts))
+        ids: list[str] = [uuid.uuid4().hex if each is None else each for each in given]
         metadatas = [None if m is None else dict(m) for m in _mappings(_aligned(metadata, "metadata", len(texts)))]
         # The core checks again when it encodes; here it saves the embedding of what will be refused.
         _checks.encode_ids(ids, "id")

@@ -191,7 +191,7 @@ def test_the_dimension_may_not_change():
 def test_texts_are_checked():
     """A single str, a text that is no str and lone surrogates are refused; no texts give no rows."""
     made = as_embedder(numbers)
-    for texts, words in [("abc", "a list"), ([1], r"texts\[0\] must be a str"), (["\ud800"], "lone surrogate")]:
+    for texts, words in [("abc", "must be a list"), ([1], r"texts\[0\] must be a str"), (["\ud800"], "lone surrogate")]:
         with pytest.raises(InvalidRequest, match=words):
             made.embed_documents(texts)
     assert made.embed_documents([]).shape == (0, 0)

@@ -7,7 +7,7 @@ import operator
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -93,9 +93,9 @@ class CheckedEmbedder:
     def __repr__(self) -> str:
         return f"CheckedEmbedder({self.name!r}, dimension={self._dimension})"
 
-    def _run(self, function: _EmbedFunction, texts: list[str]) -> FloatMatrix:
-        if isinstance(texts, str):
-            raise InvalidRequest("texts is a single str, expected a list of str. Wrap it: [text].")
+    def _run(self, function: _EmbedFunction, texts: Any) -> FloatMatrix:
+        if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+            raise InvalidRequest(f"texts must be a list of str, not a {type(texts).__name__}: write [text] for one")
         texts = list(texts)
         for i, text in enumerate(texts):
             utf8(text, f"texts[{i}]")
