@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli_tools import data_dir, ended, kalos, kalos_command, needs_kalosd, process_is_there, wait_until
+from cli_tools import data_dir, ended, environment, kalos, kalos_command, needs_kalosd, process_is_there, wait_until
 
 import kalos_memory
 from kalos_memory import _sidecar
@@ -38,7 +38,7 @@ def test_status_as_json_without_a_sidecar_is_whole(data_dir: Path) -> None:
     assert status.returncode == ExitCode.NO_SIDECAR
     said = json.loads(status.stdout)
     assert said["running"] is False
-    assert said["data_dir"] == str(data_dir)
+    assert said["where"] == str(data_dir)
     assert said["health"]["status"] == "stopped"
 
 
@@ -110,6 +110,25 @@ def test_serve_runs_in_the_foreground_until_it_is_told_to_end(data_dir: Path, en
     assert not _sidecar.is_locked(str(data_dir))
 
 
+def test_status_and_stop_follow_kalos_socket_unless_told_a_directory(data_dir: Path, tmp_path: Path) -> None:
+    """KALOS_SOCKET names the sidecar of a container; --data-dir wins over it."""
+    with kalos_memory.connect(data_dir) as client:
+        sidecar = client.stats()["kalosd"]
+    where = environment(KALOS_SOCKET=sidecar["socket"], KALOS_DATA_DIR=str(tmp_path / "elsewhere"))
+    status = kalos("status", "--json", env=where)
+    assert status.returncode == 0, status.stderr
+    assert json.loads(status.stdout)["kalosd"]["pid"] == sidecar["pid"]
+    assert kalos("status", "--data-dir", str(tmp_path), env=where).returncode == ExitCode.NO_SIDECAR
+    stop = kalos("stop", env=where)
+    assert stop.returncode == 0, stop.stderr
+    assert f"pid {sidecar['pid']}" in stop.stdout
+    assert sidecar["socket"] in stop.stdout
+    wait_until(lambda: not _sidecar.is_locked(str(data_dir)), "the sidecar ends")
+    assert "nothing to stop" in kalos("stop", env=where).stdout
+    assert kalos("status", env=where).returncode == ExitCode.NO_SIDECAR
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_second_serve_is_refused_in_words(data_dir: Path) -> None:
     """Code 3, and the words name the first one."""
     with kalos_memory.connect(data_dir) as client:
@@ -150,13 +169,17 @@ def test_a_sidecar_that_does_not_answer_is_named(data_dir: Path) -> None:
         pid = client.stats()["kalosd"]["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
+        status = kalos("status", "--json")
+        assert status.returncode == ExitCode.NO_SIDECAR
+        assert json.loads(status.stdout)["health"]["status"] == "starting"
+        assert str(pid) in json.loads(status.stdout)["health"]["words"]
         stop = kalos("stop", "--timeout", "0.5")
         assert stop.returncode == ExitCode.TRY_AGAIN
         assert str(pid) in stop.stderr
         assert len(stop.stderr.splitlines()) <= 2
     finally:
         os.kill(pid, signal.SIGCONT)
-    wait_until(lambda: not _sidecar.is_locked(str(data_dir)), "the drain that stop asked for")
+    assert kalos("stop").returncode == 0
 
 
 def test_without_the_program_the_words_say_what_to_do(data_dir: Path, tmp_path: Path) -> None:

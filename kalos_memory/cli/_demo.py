@@ -58,7 +58,7 @@ def demo(data_dir: DataDir = None, json_output: JsonOutput = False) -> None:
             out.print(f"{kept['words']}\n", markup=False)
         answers = ask_all(memory, QUESTIONS, None if out is None else lambda answer: show_answer(out, answer))
         count = memory.count()
-    report = _session.report(where)
+    report = _session.report(data_dir)
     health = report["health"]
     code = snippet(None if data_dir is None else where)
     if out is None:

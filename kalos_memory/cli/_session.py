@@ -5,6 +5,7 @@ The only file of the command line that knows how the client's modules are called
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -27,6 +28,11 @@ def directory(data_dir: Path | None) -> Path:
     from kalos_memory import _sidecar
 
     return Path(_sidecar.resolve_data_dir(data_dir))
+
+
+def place(data_dir: Path | None) -> str:
+    """Where clients of this environment meet their sidecar, for people: a data directory or a socket."""
+    return _socket(data_dir) or str(directory(data_dir))
 
 
 def kalosd() -> str:
@@ -69,32 +75,77 @@ def require_memory(connected: Client, name: str) -> None:
         raise CommandError(f"there is no memory named {name!r}; there are: {known}")
 
 
-def report(where: Path) -> dict[str, Any]:
+def report(data_dir: Path | None) -> dict[str, Any]:
     """The sidecar's report with "running" and "health". Starts none; one that is just starting is waited for."""
-    import kalos_memory as kalos
     from kalos_memory import _sidecar
 
+    if (socket := _socket(data_dir)) is not None:
+        return _report_of_socket(socket)
+    where = directory(data_dir)
     end = time.monotonic() + STARTING_S
-    while _sidecar.is_locked(str(where)):
-        try:
-            with kalos.connect(where, autostart=False, timeout=TIMEOUT_S) as connected:
-                return {**connected.stats(), "running": True, "health": connected.health()}
-        except kalos.SidecarUnavailable as error:
-            if time.monotonic() > end:
-                holder = _sidecar.read_lock(str(where)) or {}
-                words = f"kalosd (pid {holder.get('pid', 'unknown')}) holds {where}, but does not answer: {error}"
-                return {"running": True, "health": {"status": "starting", "words": words}, "kalosd": holder}
-            time.sleep(0.05)
+    while (holder := _sidecar.lock_holder(where)) is not None:
+        said = _ask(data_dir=where)
+        if isinstance(said, dict):
+            return said
+        if time.monotonic() > end:
+            words = f"kalosd (pid {holder.get('pid', 'unknown')}) holds {where}, but does not answer: {said}"
+            return {"running": True, "health": {"status": "starting", "words": words}, "kalosd": holder}
+        time.sleep(0.05)
     words = f"no sidecar runs in {where}; start one with: kalos serve"
     return {"running": False, "health": {"status": "stopped", "words": words}}
 
 
-def stop(where: Path, timeout: float) -> dict[str, Any] | None:
-    """Drains the sidecar and waits until its lock is free; says who it was, None where none ran."""
+def stop(data_dir: Path | None, timeout: float) -> dict[str, Any] | None:
+    """Drains the sidecar and waits until it has ended; says who it was, None where none ran."""
     from kalos_memory import _sidecar
 
-    said = _sidecar.stop(str(where), timeout=timeout)
+    if (socket := _socket(data_dir)) is not None:
+        return _stop_on_socket(socket, timeout)
+    said = _sidecar.stop(directory(data_dir), timeout)
     return None if said is None else {name: said.get(name) for name in ("pid", "version", "autostarted")}
+
+
+def _socket(data_dir: Path | None) -> str | None:
+    """KALOS_SOCKET: where the sidecar is, unless --data-dir says something else."""
+    return None if data_dir is not None else os.environ.get("KALOS_SOCKET") or None
+
+
+def _ask(**where: Any) -> dict[str, Any] | Exception:
+    """The report, or why there is none."""
+    import kalos_memory as kalos
+
+    try:
+        with kalos.connect(autostart=False, timeout=TIMEOUT_S, **where) as connected:
+            return {**connected.stats(), "running": True}
+    except kalos.SidecarUnavailable as error:
+        return error
+
+
+def _report_of_socket(socket: str) -> dict[str, Any]:
+    said = _ask(socket=socket)
+    if isinstance(said, dict):
+        return said
+    return {"running": False, "health": {"status": "stopped", "words": f"{said} (KALOS_SOCKET)"}}
+
+
+def _stop_on_socket(socket: str, timeout: float) -> dict[str, Any] | None:
+    from kalos_memory import _sidecar
+
+    said = _ask(socket=socket)
+    if not isinstance(said, dict):
+        return None
+    sidecar = said["kalosd"]
+    end = time.monotonic() + timeout
+    _sidecar.ask_to_drain(socket, "kalos stop", time.monotonic_ns() + int(timeout * 1e9))
+    while isinstance(_ask(socket=socket), dict):
+        if time.monotonic() > end:
+            raise CommandError(
+                f"kalosd (pid {sidecar.get('pid')}) still answers on {socket} after {timeout:g} s: "
+                "it may be finishing a large write; wait longer with --timeout",
+                ExitCode.TRY_AGAIN,
+            )
+        time.sleep(0.02)
+    return {name: sidecar.get(name) for name in ("pid", "version", "autostarted")}
 
 
 def confirm(question: str) -> None:

@@ -72,17 +72,17 @@ def status(
     json_output: JsonOutput = False,
 ) -> None:
     """Show the sidecar's health and counters. Never starts one."""
-    where = _session.directory(data_dir)
-    report = _session.report(where)
+    report = _session.report(data_dir)
     state = report["health"]["status"]
     if json_output:
-        emit_json({"running": report["running"], "data_dir": str(where), **report})
-    elif report["running"]:
+        emit_json({"running": report["running"], "where": _session.place(data_dir), **report})
+    elif report["running"] and state != "starting":
         _show_report(report)
     else:
         complain(report["health"]["words"])
-    if not report["running"] or (ready and state != "ready"):
-        if ready and report["running"] and not json_output:
+    answers = report["running"] and state != "starting"
+    if not answers or (ready and state != "ready"):
+        if answers and not json_output:
             complain(f"not ready: {state}" + _reason(report))
         raise typer.Exit(ExitCode.NO_SIDECAR)
 
@@ -139,16 +139,14 @@ def stop(
 
     What it took is finished first. Where none runs there is nothing to do, and the exit code is 0.
     """
-    where = _session.directory(data_dir)
-    stopped = _session.stop(where, timeout)
+    where = _session.place(data_dir)
+    stopped = _session.stop(data_dir, timeout)
     if json_output:
-        emit_json({"stopped": stopped is not None, "data_dir": str(where), "kalosd": stopped})
+        emit_json({"stopped": stopped is not None, "where": where, "kalosd": stopped})
     elif stopped is None:
-        console().print(f"no sidecar runs in {printable(str(where))}: nothing to stop", markup=False)
+        console().print(f"no sidecar runs in {printable(where)}: nothing to stop", markup=False)
     else:
-        rows = stopped.get("rows")
         console().print(
-            f"stopped kalosd {stopped.get('version')} (pid {stopped.get('pid')}) in {printable(str(where))}"
-            + (f", {rows:,} rows are on disk" if rows is not None else ""),
+            f"stopped kalosd {stopped.get('version')} (pid {stopped.get('pid')}) in {printable(where)}",
             markup=False,
         )
