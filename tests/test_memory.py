@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from datetime import datetime, timedelta, timezone
 
 import numpy as np
 import pytest
 from fake_collection import FakeClient, embed
 
-from kalos_memory import _memory
+import kalos_memory as kalos
+from kalos_memory import _memory, _sidecar
+from kalos_memory._documents import read_documents
 from kalos_memory._errors import (
     CollectionMismatch,
     InvalidRequest,
@@ -22,6 +27,7 @@ from kalos_memory._errors import (
     SidecarUnavailable,
     StoreError,
 )
+from kalos_memory._ingest import ingest
 from kalos_memory._memory import Memory
 from kalos_memory.embed import as_embedder
 
@@ -419,3 +425,145 @@ def test_importing_memory_imports_no_model():
     code = f"import sys, kalos_memory._memory, kalos_memory._ingest; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# ---- the same against the real thing ---------------------------------------------------------------------------------
+
+
+def have_kalosd():
+    try:
+        _sidecar.find_kalosd()
+    except SidecarUnavailable:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with kalos.connect(":memory:", timeout=20) as client:
+        yield client
+
+
+@pytest.mark.skipif(not have_kalosd(), reason="kalosd is not built")
+class TestWithKalosd:
+    """Memory and ingest over a private kalosd."""
+
+    @pytest.fixture
+    def memory(self, shared, request):
+        return Memory(request.node.name, namespace=("alice", "work"), embedder=EMBEDDER, client=shared)
+
+    def test_remember_recall_forget(self, memory):
+        """What was remembered comes back, filtered, bounded by score, rendered and timed; then it is forgotten."""
+        texts = ["green tea", "black tea", "a\x00b 😀", ""]
+        ids = memory.remember(texts, metadata=[{"c": "g"}, {"c": "b"}, None, {"deep": {"list": [1, None, "ü"]}}])
+        assert [memory.recall(text, k=1)[0].id for text in texts] == ids
+        assert [hit.text for hit in memory.recall("tea", filter={"c": "b"})] == ["black tea"]
+        assert {hit.text for hit in memory.recall("tea", min_score=0.6)} == {"green tea", "black tea"}
+        assert memory.recall("", k=1)[0].metadata == {"deep": {"list": [1, None, "ü"]}}
+        found = memory.recall("green tea", k=1)
+        assert '<memory id="' in found.text
+        assert 'date="20' in found.text
+        assert found[0].score == pytest.approx(1, abs=1e-6)
+        assert found.timings.search > 0
+        assert found.timings.transport > 0
+        assert sum(found.timings[name] for name in found.timings if name != "total") <= found.timings.total
+        assert memory.forget(ids[0]) == 1
+        assert memory.forget(filter={"c": "b"}) == 1
+        assert memory.forget(everything=True) == 2
+        assert memory.count() == 0
+
+    def test_async(self, memory):
+        """The async twins work over the same sidecar."""
+
+        async def use():
+            ids = await asyncio.gather(*(memory.aremember(f"note {i}") for i in range(10)))
+            found = await asyncio.gather(*(memory.arecall(f"note {i}", k=10) for i in range(10)))
+            assert all({hit.id for hit in each} == set(ids) for each in found)
+            assert await memory.aforget(everything=True) == 10
+            assert await memory.acount() == 0
+
+        asyncio.run(asyncio.wait_for(use(), 60))
+
+    def test_ttl(self, memory):
+        """A memory with a ttl is recalled until then and not afterwards."""
+        memory.remember("soon gone", id="1", ttl=1.5)
+        memory.remember("stays", id="2", ttl=3600)
+        assert len(memory.recall("x")) == 2
+        watchdog = time.monotonic() + 60
+        while {hit.id for hit in memory.recall("x")} != {"2"}:
+            assert time.monotonic() < watchdog
+            time.sleep(0.1)
+
+    def test_another_embedder(self, memory, shared):
+        """Another fingerprint or dimension than the collection's is CollectionMismatch; an unknown one is not."""
+        memory.remember("tea")
+        for other in (
+            as_embedder(embed, name="letters", fingerprint="letters-2"),
+            as_embedder(lambda texts: embed(texts)[:, :8], name="short"),
+        ):
+            with pytest.raises(CollectionMismatch):
+                Memory(memory.name, embedder=other, client=shared).recall("tea")
+        assert len(Memory(memory.name, namespace=memory.namespace, embedder=embed, client=shared).recall("tea")) == 1
+
+    def test_a_dropped_collection(self, memory, shared):
+        """A drop by somebody else does not break this Memory."""
+        memory.remember("tea")
+        shared.drop_collection(memory.name, confirm=memory.name)
+        assert len(memory.recall("tea")) == 0
+        memory.remember("coffee")
+        assert memory.count() == 1
+
+    def test_ingest(self, memory, tmp_path):
+        """Documents are brought up to date: added, left alone, moved, removed."""
+        (tmp_path / "a.md").write_text("# A\n\naa\n\n# B\n\nbb\n")
+        (tmp_path / "b.txt").write_text("zz")
+
+        def run():
+            done = ingest(memory, read_documents([tmp_path]))
+            return done.added, done.moved, done.unchanged, done.removed
+
+        assert run() == (3, 0, 0, 0)
+        assert run() == (0, 0, 3, 0)
+        (tmp_path / "a.md").write_text("# C\n\ncc\n\n# D\n\ndd\n\n# B\n\nbb\n")
+        (tmp_path / "b.txt").unlink()
+        assert run() == (2, 1, 0, 2)
+        assert run() == (0, 0, 3, 0)
+        assert memory.recall("# B\n\nbb", k=1)[0].metadata["position"] == 2
+
+    def test_large_and_many(self, memory):
+        """A megabyte of text and a thousand memories in one list come back whole."""
+        big = "long text " * 100_000
+        memory.remember(big, id="big")
+        ids = memory.remember([f"note number {i}" for i in range(1000)])
+        assert len(set(ids)) == 1000
+        assert memory.count() == 1001
+        assert memory.recall(big, k=1)[0].text == big
+
+    def test_an_own_connection(self, monkeypatch, tmp_path):
+        """Without a client Memory starts kalosd when first needed, finds its memories again, closes after itself."""
+        monkeypatch.setenv("KALOS_DATA_DIR", str(tmp_path))
+        monkeypatch.delenv("KALOS_SOCKET", raising=False)
+        monkeypatch.setenv("KALOS_IDLE_S", "1")
+        with Memory("assistant", embedder=EMBEDDER) as memory:
+            memory.remember("tea", id="1")
+        with pytest.raises(InvalidRequest, match="is closed"):
+            memory.recall("tea")
+        with Memory("assistant", embedder=EMBEDDER) as memory:
+            assert [hit.id for hit in memory.recall("tea")] == ["1"]
+
+    def test_a_sidecar_that_died(self, caplog):
+        """After kill -9 recall raises SidecarUnavailable, or is empty where that was asked for; remember raises."""
+        client = kalos.connect(":memory:", timeout=5)
+        strict = Memory("assistant", embedder=EMBEDDER, client=client)
+        lenient = Memory("assistant", embedder=EMBEDDER, client=client, on_failure="empty")
+        strict.remember("tea")
+        assert len(lenient.recall("tea")) == 1
+        os.kill(client.stats()["kalosd"]["pid"], signal.SIGKILL)
+        with pytest.raises(SidecarUnavailable):
+            strict.recall("tea")
+        assert isinstance(lenient.recall("tea").error, SidecarUnavailable)
+        assert isinstance(asyncio.run(lenient.arecall("tea")).error, SidecarUnavailable)
+        assert sum("is empty until further notice" in record.getMessage() for record in caplog.records) == 1
+        with pytest.raises(SidecarUnavailable):
+            lenient.remember("tea")
+        client.close()
