@@ -6,7 +6,7 @@ import itertools
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kalos_memory._passages import Passage, cut
@@ -19,9 +19,11 @@ PIECES = st.sampled_from(
     ]
 )
 TEXTS = st.one_of(st.lists(PIECES, max_size=60).map("".join), st.text(max_size=300))
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no test asserts a maximum time
 MARKUPS = st.sampled_from(["plain", "markdown", "rst", "python"])
 
 
+@unhurried
 @given(TEXTS, MARKUPS, st.integers(1, 80))
 def test_nothing_is_lost(text, markup, target):
     """The passages in order hold every character that is not white space, each is the slice that it says."""
@@ -31,6 +33,7 @@ def test_nothing_is_lost(text, markup, target):
     assert all(before.end <= after.start for before, after in itertools.pairwise(passages))
 
 
+@unhurried
 @given(TEXTS, MARKUPS, st.integers(1, 80))
 def test_never_inside_a_word(text, markup, target):
     """Between two passages there is white space, the end of a CJK sentence or two CJK characters."""
@@ -39,6 +42,7 @@ def test_never_inside_a_word(text, markup, target):
             assert re.match("[。！？｡\"'）」』”’\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]", before.text[-1])
 
 
+@unhurried
 @given(TEXTS, st.integers(1, 80))
 def test_length(text, target):
     """A passage is at most 1.2 times the target long, unless one word alone is longer."""
