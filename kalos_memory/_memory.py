@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -15,6 +14,7 @@ import numpy as np
 
 from kalos_memory import _checks
 from kalos_memory._errors import InvalidRequest, KalosError, KalosTimeout, NotFound, SidecarUnavailable
+from kalos_memory._fork_lock import ForkLock
 from kalos_memory._recall import Recall, RecallTimings
 from kalos_memory._records import Records, Ttl
 from kalos_memory.embed import CheckedEmbedder, as_embedder, default_embedder
@@ -81,7 +81,7 @@ class Memory:
         self._closed = False
         self._away = False  # an outage was reported and has not ended yet
         self._collection: Collection | None = None
-        self._lock = threading.RLock()
+        self._lock = ForkLock()
 
     @property
     def name(self) -> str:

@@ -322,6 +322,32 @@ class TestMiniLM:
             assert not thread.is_alive()
         assert errors == []
 
+    def test_a_forked_child_embeds(self):
+        """A child forked after its parent has embedded, while another thread holds every lock, embeds and ends."""
+        code = (
+            "import os, signal, sys, threading, warnings\n"
+            "from kalos_memory.embed import default_embedder\n"
+            "embedder = default_embedder()\n"
+            "model = embedder._queries.__self__\n"
+            "embedder.embed_documents(['parent'] * 4)\n"
+            "held, done = threading.Event(), threading.Event()\n"
+            "def hold():\n"
+            "    with embedder._lock, model._tokenizer_lock, model._load_lock:\n"
+            "        held.set()\n"
+            "        done.wait(120)\n"
+            "thread = threading.Thread(target=hold)\n"
+            "thread.start()\n"
+            "held.wait(120)\n"
+            "child = os.fork()\n"
+            "if child == 0:\n"
+            "    signal.alarm(100)\n"
+            "    os._exit(0 if embedder.embed_queries(['child']).shape == (1, 384) and embedder.fingerprint else 1)\n"
+            "status = os.waitpid(child, 0)[1]\n"
+            "done.set()\n"
+            "sys.exit(status != 0)\n"
+        )
+        subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=150, check=True)
+
     def test_the_fingerprint_is_the_same_in_every_process_and_loading_is_silent(self, made):
         """Another process computes the same fingerprint, and writes nothing to stdout or stderr but our line."""
         code = "from kalos_memory.embed import default_embedder; print(default_embedder().fingerprint)"

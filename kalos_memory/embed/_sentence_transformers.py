@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import logging
 import os
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any, cast
@@ -14,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from kalos_memory._errors import InvalidRequest
+from kalos_memory._fork_lock import ForkLock
 from kalos_memory.embed._base import FloatMatrix
 from kalos_memory.embed._fingerprint import model_fingerprint
 
@@ -36,7 +36,8 @@ class SentenceTransformersEmbedder:
     of the logger `kalos_memory.embed` says so first.
 
     Texts longer than the model reads (256 tokens for all-MiniLM-L6-v2) are embedded by their beginning. Torch's thread
-    settings are left as the application made them. Safe to call from several threads.
+    settings are left as the application made them. Safe to call from several threads, and in a child forked after the
+    parent has embedded: there torch is set to one thread, because it would wait for ever for those that the parent had.
 
     `fingerprint` is computed from samples of the weights, the vocabulary, the pooling and the prompts, so copies of one
     model give the same one wherever they were loaded from; pass your own to say that two models are interchangeable.
@@ -61,9 +62,10 @@ class SentenceTransformersEmbedder:
         self._fingerprint = fingerprint
         self._device = device
         self._batch_size = batch_size
-        self._load_lock = threading.Lock()
+        self._ran_in: int | None = None  # the process that embedded last
+        self._load_lock = ForkLock()
         # The fast tokenizers keep padding and truncation inside: two threads in one raise "Already borrowed".
-        self._tokenizer_lock = threading.Lock()
+        self._tokenizer_lock = ForkLock()
 
     @property
     def name(self) -> str:
@@ -116,12 +118,20 @@ class SentenceTransformersEmbedder:
         model = self.model
         if not texts:
             return np.empty((0, self.dimension or 0), dtype=np.float32), 0.0
+        self._mind_forks()
         if _is_plain(model, kind):
             return self._embed_plain(model, texts)
         with self._tokenizer_lock:
             encode = getattr(model, f"encode_{kind}", model.encode)
             vectors = encode(texts, batch_size=self._batch_size, convert_to_numpy=True, show_progress_bar=False)
         return cast(FloatMatrix, vectors), 0.0
+
+    def _mind_forks(self) -> None:
+        """OpenMP's threads do not survive a fork, but OpenMP in the child believes in them and waits."""
+        process = os.getpid()
+        if self._ran_in not in (None, process):
+            importlib.import_module("torch").set_num_threads(1)
+        self._ran_in = process
 
     def _embed_plain(self, model: Any, texts: list[str]) -> tuple[FloatMatrix, float]:
         """The same steps as `SentenceTransformer.encode`, with a clock between tokenizing and the forward pass."""
