@@ -21,7 +21,6 @@ ASAN := build/asan
 
 PYTHON_READY := $(VENV)/.kalos-python
 SYSTEM_READY := build/.system-packages
-KALOSD_READY := build/.kalosd
 BUILD_READY := $(BUILD)/build.ninja
 ASAN_READY := $(ASAN)/build.ninja
 
@@ -37,7 +36,7 @@ export HF_HUB_OFFLINE := 1
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(PYTHON_READY) $(KALOSD_READY) ## make .venv and build kalosd; everything else does this when it must
+setup: $(PYTHON_READY) $(KALOSD) ## make .venv and build kalosd; everything else does this when it must
 
 demo: setup ## a memory of a real manual: remembered, asked, timed
 	@$(BIN)/kalos demo
@@ -102,7 +101,7 @@ $(BUILD_READY): $(CMAKE_FILES) | $(SYSTEM_READY)
 	@cmake -S . -B $(BUILD) -G Ninja -DKALOS_TESTS=ON -DKALOS_WERROR=$(WERROR) >/dev/null
 	@touch $@
 
-$(KALOSD_READY): $(BUILD_READY) $(NATIVE_FILES)
+$(KALOSD): $(BUILD_READY) $(NATIVE_FILES)
 	@cmake --build $(BUILD) --target kalosd --parallel $(JOBS)
 	@cmake --install $(BUILD) --prefix . --component kalosd >/dev/null
 	@touch $@

@@ -31,21 +31,23 @@ def version_of_project() -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from a copy of what git tracks, as `pip install .` would build it."""
+    """A wheel built from a copy of the checkout without what git ignores, as `pip install .` would build it."""
     for need in ("scikit_build_core", "build"):
         pytest.importorskip(need, reason=f"{need} is not installed: pip install -e '.[dev]'")
     if shutil.which("cmake") is None or not (ROOT / ".git").exists():
         pytest.skip("building a wheel needs cmake and a git checkout")
     source = tmp_path_factory.mktemp("source")
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
-    for name in filter(None, tracked.decode().split("\0")):
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True).stdout
+    for name in filter(None, names.decode().split("\0")):
         if (ROOT / name).is_file():
             target = source / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target)
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=12 * MINUTES)
+    environment = {**os.environ, "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1)}
+    made = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=12 * MINUTES)
     assert made.returncode == 0, made.stdout[-4000:] + made.stderr[-4000:]
     [path] = out.glob("*.whl")
     return path
