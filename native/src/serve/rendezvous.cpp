@@ -92,17 +92,19 @@ Result<std::unique_ptr<Rendezvous>> Rendezvous::take(const std::string& data_dir
   if (realpath(data_dir.c_str(), real) == nullptr) return failed(data_dir + " cannot be resolved");
   self->data_dir_ = real;
   std::string path = self->data_dir_ + "/kalosd.lock";
-  self->lock_fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (self->lock_fd_ < 0) return failed(path + " cannot be opened");
+  int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return failed(path + " cannot be opened");
   // A client that looks whether the lock is free holds it for an instant: not everyone who has it is a kalosd.
-  for (int attempt = 0; flock(self->lock_fd_, LOCK_EX | LOCK_NB) != 0; ++attempt) {
-    if (errno != EWOULDBLOCK) return failed(path + " cannot be locked");
-    if (attempt == 20) {
-      held = true;
-      return store_error(holder_words(self->lock_fd_, self->data_dir_));
+  for (int attempt = 0; flock(fd, LOCK_EX | LOCK_NB) != 0; ++attempt) {
+    held = errno == EWOULDBLOCK && attempt == 20;
+    if (held || errno != EWOULDBLOCK) {
+      Error error = held ? store_error(holder_words(fd, self->data_dir_)) : failed(path + " cannot be locked");
+      close(fd);
+      return error;
     }
     usleep(5000);
   }
+  self->lock_fd_ = fd;  // only now: the destructor empties the file, which is for its holder alone
   return self;
 }
 
