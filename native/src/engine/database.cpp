@@ -36,7 +36,8 @@ std::string does_not_fit(const CollectionInfo& info, uint64_t need, uint64_t lef
 }  // namespace
 
 struct Database::State {
-  explicit State(DatabaseOptions given) : options(std::move(given)) {}
+  explicit State(DatabaseOptions given)
+      : options(std::move(given)), index(TextBacking{options.text_in_file, options.data_dir}) {}
 
   DatabaseOptions options;
   std::unique_ptr<Store> store;

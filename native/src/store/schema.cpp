@@ -9,6 +9,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "store/scrub.h"
+
 namespace kalos {
 
 namespace {
@@ -167,7 +169,7 @@ Result<> make_private_file(const std::string& data_dir, const std::string& path)
 
 Result<sqlite::Connection> open_for_writing(const std::string& path, uint32_t page_bytes, int32_t version,
                                             const std::vector<Migration>& migrations) {
-  auto connection = sqlite::Connection::open(path, SQLITE_OPEN_READWRITE);
+  auto connection = sqlite::Connection::open(path, SQLITE_OPEN_READWRITE, scrubbing_vfs());
   if (!connection) return connection;
   // Before anything is written, so that a file of somebody else stays as it is.
   auto found = recognise(*connection, version);

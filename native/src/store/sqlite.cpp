@@ -33,11 +33,11 @@ std::string_view advice(int code) {
 
 }  // namespace
 
-Result<Connection> Connection::open(const std::string& path, int flags) {
+Result<Connection> Connection::open(const std::string& path, int flags, const char* vfs) {
   Connection connection;
   connection.path_ = path;
   sqlite3* handle = nullptr;
-  int code = sqlite3_open_v2(path.c_str(), &handle, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, nullptr);
+  int code = sqlite3_open_v2(path.c_str(), &handle, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, vfs);
   connection.database_.reset(handle);
   if (handle == nullptr) return Error{KALOS_STATUS_STORE_ERROR, "cannot open the store " + path + ": out of memory"};
   if (code != SQLITE_OK) return connection.failure("open the store");

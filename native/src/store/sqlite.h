@@ -72,8 +72,8 @@ class Connection {
  public:
   Connection() = default;
 
-  // flags: SQLITE_OPEN_READONLY, or SQLITE_OPEN_READWRITE with or without SQLITE_OPEN_CREATE.
-  static Result<Connection> open(const std::string& path, int flags);
+  // flags: SQLITE_OPEN_READONLY, or SQLITE_OPEN_READWRITE with or without SQLITE_OPEN_CREATE. vfs: the file layer.
+  static Result<Connection> open(const std::string& path, int flags, const char* vfs = nullptr);
 
   sqlite3* handle() const { return database_.get(); }
   const std::string& path() const { return path_; }

@@ -137,7 +137,9 @@ Result<std::vector<Collection::RowName>> WriteRunner::select(const WriteTask& ta
       if (upsert->collection_id != request.collection_id) continue;
       for (const UpsertRow& row : upsert->rows) {
         touched.emplace(upsert->namespace_key, row.id);
-        pending.put(new_row(upsert->namespace_key, row));
+        auto made = new_row(upsert->namespace_key, row);
+        made->sequence = touched.size();  // any, but of its own
+        pending.put(std::move(made));
       }
     } else if (const auto* remove = std::get_if<DeleteRequest>(&task.job->operations[i])) {
       if (remove->collection_id != request.collection_id) continue;
