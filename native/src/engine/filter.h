@@ -34,7 +34,7 @@ class Filter {
 
   bool matches_all() const;  // {}
   // metadata: checked JSON, or empty where the row has none.
-  bool matches(std::string_view metadata) const;
+  bool matches(std::string_view metadata);
 
  private:
   struct State;
@@ -46,8 +46,12 @@ class Filter {
 class JsonPath {
  public:
   explicit JsonPath(std::string_view name);
+
   JsonValue find(JsonValue object) const;  // missing where there is none
   const std::string& name() const { return name_; }
+  // Of a path: its first part, and what the rest of it finds in that part's value. Of a plain key: nothing.
+  std::string_view head() const { return parts_.empty() ? std::string_view() : parts_.front(); }
+  JsonValue find_below(JsonValue head) const;
 
  private:
   std::string name_;

@@ -231,7 +231,6 @@ std::vector<CollectionInfo> Index::collections() const {
 }
 
 uint64_t Index::commit_sequence() const { return state_->commit_sequence; }
-void Index::set_commit_sequence(uint64_t commit_sequence) { state_->commit_sequence = commit_sequence; }
 
 uint64_t Index::bytes() const {
   uint64_t bytes = 0;

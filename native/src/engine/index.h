@@ -59,8 +59,6 @@ class Index {
   std::vector<CollectionInfo> collections() const;  // by name, in whatever state
 
   uint64_t commit_sequence() const;
-  // What the store holds at start, before the first commit of this run.
-  void set_commit_sequence(uint64_t commit_sequence);
   uint64_t bytes() const;  // of all rows, as Collection::bytes counts them
   uint64_t row_count() const;
 

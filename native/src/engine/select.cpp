@@ -53,13 +53,13 @@ Place place_of(kalos_order order, int64_t updated_us, uint64_t sequence) {
 // The first `capacity` places after the cursor, and whether there were more.
 class Page {
  public:
-  Page(const ScanRequest& request, size_t capacity) : request_(request), capacity_(capacity) {
-    if (request.has_cursor) cursor_ = place_of(request.order, request.cursor_updated_us, request.cursor_sequence);
+  Page(const ScanRequest& request, size_t capacity) : capacity_(capacity), has_cursor_(request.has_cursor) {
+    if (has_cursor_) cursor_ = place_of(request.order, request.cursor_updated_us, request.cursor_sequence);
   }
 
   // Would the row be on the page, as far as is known? Asked before the filter is.
   bool wants(const Place& place) const {
-    if (cursor_ && !(*cursor_ < place)) return false;
+    if (has_cursor_ && !(cursor_ < place)) return false;
     return heap_.size() < capacity_ || place < heap_.front();
   }
   void add(const Place& place) {
@@ -75,9 +75,9 @@ class Page {
   }
 
  private:
-  const ScanRequest& request_;
   size_t capacity_;
-  std::optional<Place> cursor_;
+  bool has_cursor_;
+  Place cursor_;
   std::vector<Place> heap_;  // the last place on top
 };
 

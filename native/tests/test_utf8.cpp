@@ -1,0 +1,61 @@
+// valid_utf8 against the table of Unicode 15, section 3.9, and against every code point.
+#include "base/utf8.h"
+
+#include <cstdint>
+#include <string>
+
+#include "base/case_fold.h"
+#include "check.h"
+
+using kalos::fold_case;
+using kalos::valid_utf8;
+
+namespace {
+
+std::string encode(uint32_t point, int bytes) {
+  static const int leads[] = {0, 0, 0xC0, 0xE0, 0xF0};
+  if (bytes == 1) return std::string(1, char(point));
+  std::string text(size_t(bytes), 0);
+  for (int i = bytes - 1; i > 0; --i, point >>= 6) text[size_t(i)] = char(0x80 | (point & 0x3F));
+  text[0] = char(leads[bytes] | int(point));
+  return text;
+}
+
+int shortest(uint32_t point) { return point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4; }
+
+}  // namespace
+
+TEST(every_code_point_in_its_shortest_form_and_no_other) {
+  int wrong = 0;
+  for (uint32_t point = 0; point < 0x120000; ++point) {
+    bool scalar = point < 0xD800 || (point >= 0xE000 && point < 0x110000);
+    wrong += valid_utf8(encode(point, shortest(point))) != scalar;
+    for (int bytes = shortest(point) + 1; bytes <= 4; ++bytes) wrong += valid_utf8(encode(point, bytes));
+  }
+  CHECK_EQ(0, wrong);
+}
+
+TEST(truncated_and_stray_bytes_are_refused_wherever_they_stand) {
+  for (std::string bad : {"\x80", "\xC3", "\xE2\x82", "\xF0\x9F\x98", "\xFF", "\xC0\x80", "\xF5\x80\x80\x80", "\xC3(", "\xE2(\xA1"}) {
+    for (size_t before : {0u, 1u, 7u, 8u, 9u, 30u}) {
+      CHECK(!valid_utf8(std::string(before, 'a') + bad));
+      CHECK(!valid_utf8(std::string(before, 'a') + bad + std::string(20, 'b')));
+    }
+  }
+  CHECK(valid_utf8(""));
+  CHECK(valid_utf8(std::string_view("a\0b", 3)));
+}
+
+TEST(folding_is_simple_and_covers_the_scripts) {
+  CHECK_EQ(fold_case("STRAßE"), fold_case("strasse").replace(4, 2, "ß"));
+  CHECK_EQ(fold_case("ÀÉÎÕÜ"), fold_case("àéîõü"));
+  CHECK_EQ(fold_case("ΟΔΥΣΣΕΥΣ"), fold_case("οδυσσευς"));  // the final sigma too
+  CHECK_EQ(fold_case("ПРИВЕТ Ё"), fold_case("привет ё"));
+  CHECK_EQ(fold_case("ԱՐԵՒ"), fold_case("արեւ"));
+  CHECK_EQ(fold_case("\xE1\xBA\x9E"), fold_case("ß"));  // capital sharp s
+  CHECK_EQ(fold_case("\xF0\x90\x90\x80"), fold_case("\xF0\x90\x90\xA8"));  // Deseret
+  CHECK_EQ(std::string("漢字 123 \xFF\xC3"), fold_case("漢字 123 \xFF\xC3"));
+  CHECK_EQ(std::string("İ"), fold_case("İ"));
+}
+
+TEST_MAIN
