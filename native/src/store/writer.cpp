@@ -113,7 +113,7 @@ void Writer::run() {
     lock.lock();
   }
   lock.unlock();
-  if (checkpoint_at_ns_ != 0) checkpoint();
+  if (checkpoint_at_ns_ != 0 && !store_.poisoned()) checkpoint();
 }
 
 // Until there is work, a row expires or a checkpoint is due; without a timeout where neither is ahead.
