@@ -72,9 +72,7 @@ class Message:
                 return
 
     def to_bytes(self) -> bytes:
-        whole = bytearray(self.nbytes)
-        self.copy_into(whole, 0, 0, self.nbytes)
-        return bytes(whole)
+        return b"".join(segment for segment, size in self.segments if size)
 
 
 class _Layout:
@@ -387,6 +385,9 @@ class HitsPage:
             )
         except struct.error as error:
             raise broken_reply(str(error)) from None
+        rows = self.row_count
+        if max(self.fields + _FIELDS_BYTES * rows, self.created + 8 * rows, self.updated + 8 * rows) > len(data):
+            raise broken_reply("its columns end beyond the message")
         self.explain_span: Span = (explain_span[0], explain_span[1])
         self.cursor: tuple[int, int] | None = (sequence, updated_us) if has_cursor else None
         self._explain: dict[str, Any] | None = None

@@ -7,7 +7,7 @@
 
     filter     := {key: value | operators, "$and": [filter, ...], "$or": [filter, ...], "$not": filter}
     operators  := {"$eq" | "$ne" | "$gt" | "$gte" | "$lt" | "$lte": value, "$in" | "$nin": [value, ...],
-                   "$exists": bool, "$contains": value, "$icontains": str, "$subset": object, "$not": operators}
+                   "$exists": bool, "$contains" | "$icontains": value, "$subset": object, "$not": operators}
 
 A dict whose first key begins with "$" is taken for operators, any other dict for a value to be equal to.
 """
@@ -68,7 +68,7 @@ def _check_filter(filter: dict[Any, Any], path: str, depth: int) -> int:
                 f" {', '.join(JOINS)} and $not may stand here, {', '.join((*COMPARISONS, *LISTS, *OTHERS))} below a key"
             )
         elif is_operators(value):
-            operators += _check_operators(value, where, depth + 1)
+            operators += _check_operators(value, where, depth)
         else:
             check_json(value, where, 0, _abi.MAX_METADATA_DEPTH)
             operators += 1
@@ -105,9 +105,6 @@ def _check_operators(operators: dict[Any, Any], path: str, depth: int) -> int:
         elif name == "$exists":
             if not isinstance(value, bool):
                 raise InvalidRequest(f"{where} must be True or False, not {value!r:.80}")
-        elif name == "$icontains":
-            if not isinstance(value, str):
-                raise InvalidRequest(f"{where} must be a str, not a {type(value).__name__}")
         elif name == "$subset" and not isinstance(value, dict):
             raise InvalidRequest(f"{where} must be a dict, not a {type(value).__name__}")
         check_json(value, where, 0, _abi.MAX_METADATA_DEPTH)

@@ -1,0 +1,101 @@
+"""Shared fixtures: sidecars in temporary directories, collections in them, and the check that nothing is left behind."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+# Before anything is imported: no test reaches a real data directory, nor the network.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.pop("KALOS_SOCKET", None)
+os.environ["KALOS_DATA_DIR"] = str(Path(tempfile.gettempdir()) / "kalos-tests-must-not-use-the-default")
+
+import kalos_memory as kalos
+from kalos_memory import _sidecar
+
+NAMES = ("kl.", "sem.kl.")
+_numbers = itertools.count(1)
+
+
+def names_in_dev_shm() -> set[str]:
+    """Names that Kalos gives to shared memory and semaphores."""
+    try:
+        return {name for name in os.listdir("/dev/shm") if name.startswith(NAMES)}
+    except FileNotFoundError:
+        return set()
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+    """Waits for a condition, and fails in words when it does not come true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds} s in vain until {what}"
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_in_dev_shm() -> Iterator[None]:
+    """Promise: whatever was killed, /dev/shm holds no name of ours afterwards. (A name lives for milliseconds while a lane
+    is attached, so those of sidecars that others run meanwhile are waited out.)"""
+    before = names_in_dev_shm()
+    yield
+    left = names_in_dev_shm() - before
+    end = time.monotonic() + 10
+    while left and time.monotonic() < end:
+        time.sleep(0.1)
+        left &= names_in_dev_shm()
+    assert not left, f"left in /dev/shm: {sorted(left)}"
+
+
+@pytest.fixture(scope="session")
+def kalosd() -> str:
+    """The program under test. Skips where it was not built."""
+    try:
+        return _sidecar.find_kalosd()
+    except kalos.SidecarUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def data_dir(kalosd: str) -> Iterator[str]:
+    """A data directory with a short path; whatever serves it is stopped in the end."""
+    path = tempfile.mkdtemp(prefix="kalos-test-")
+    yield path
+    try:
+        _sidecar.stop(path, timeout=60)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def client(data_dir: str) -> Iterator[kalos.Client]:
+    """A client of a sidecar of its own, which the test may kill. Patient, since the machine may be busy."""
+    with kalos.connect(data_dir, timeout=30.0) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def shared(kalosd: str) -> Iterator[kalos.Client]:
+    """A client of one private sidecar for all tests that only use it."""
+    with kalos.connect(":memory:", timeout=30.0) as connected:
+        yield connected
+
+
+@pytest.fixture
+def collection(shared: kalos.Client) -> Iterator[kalos.Collection]:
+    """An empty collection of dimension 4, cosine."""
+    name = f"test-{next(_numbers)}"
+    yield shared.collection(name, dimension=4)
+    shared.drop_collection(name, confirm=name)
+
+
+@pytest.fixture
+def sidecar_pid() -> Callable[[kalos.Client], int]:
+    return lambda client: int(client.stats()["kalosd"]["pid"])
