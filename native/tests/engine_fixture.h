@@ -173,9 +173,12 @@ class Fixture {
     return decode_hits(reply.message);
   }
 
+  // Of the first query.
+  std::vector<DecodedHit> group(const ReadRequest& request) { return hits(request).groups.at(0); }
+
   std::vector<std::string> ids(const ReadRequest& request) {
     std::vector<std::string> found;
-    for (const auto& hit : hits(request).groups.at(0)) found.push_back(hit.id);
+    for (const auto& hit : group(request)) found.push_back(hit.id);
     return found;
   }
 
