@@ -1,4 +1,4 @@
-"""Shared fixtures: sidecars in temporary directories, collections in them, and the check that nothing is left behind."""
+"""Shared fixtures: sidecars in temporary directories, collections in them, and the check that nothing stays behind."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 30.0
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_in_dev_shm() -> Iterator[None]:
-    """Promise: whatever was killed, /dev/shm holds no name of ours afterwards. (A name lives for milliseconds while a lane
-    is attached, so those of sidecars that others run meanwhile are waited out.)"""
+    """Promise: whatever was killed, /dev/shm holds no name of ours afterwards. (A name lives for milliseconds while a
+    lane is attached, so those of sidecars that others run meanwhile are waited out.)"""
     before = names_in_dev_shm()
     yield
     left = names_in_dev_shm() - before

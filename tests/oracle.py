@@ -16,7 +16,7 @@ MISSING = object()
 
 
 def _fma(a: float, b: float, c: float) -> float:
-    """a * b + c with one rounding: exact rational arithmetic, and Fraction rounds to nearest even when it becomes float."""
+    """a * b + c with one rounding: exact rational arithmetic, rounded to nearest even when it becomes a float."""
     return float(Fraction(a) * Fraction(b) + Fraction(c))
 
 

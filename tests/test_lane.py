@@ -23,6 +23,26 @@ def message(data):
     return Message([(data, len(data))], len(data))
 
 
+def in_thread(call):
+    """Starts the call in a thread. The function returned waits for it and gives what it raised or returned."""
+    outcome = []
+
+    def run():
+        try:
+            outcome.append(call())
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def wait():
+        thread.join(60)
+        return outcome[0]
+
+    return wait
+
+
 @pytest.fixture
 def make():
     made = []
@@ -140,15 +160,12 @@ def test_no_free_slot_until_the_deadline(make):
     """A slot that somebody else waits in is not taken from him."""
     server = make(lambda request: None, slot_count=1)
     lane = server.attach()
-    thread = threading.Thread(
-        target=lambda: pytest.raises(DeadlinePassed, exchange, lane, 32, message(b"x"), after(0.5))
-    )
-    thread.start()
+    failed = in_thread(lambda: exchange(lane, 32, message(b"x"), after(0.5)))
     while not server.requests:
         time.sleep(0.001)
     with pytest.raises(DeadlinePassed):
         exchange(lane, _abi.OP_GET, message(b"y"), after(0.05))
-    thread.join()
+    assert isinstance(failed(), DeadlinePassed)
     assert len(server.requests) == 1
 
 
@@ -302,17 +319,12 @@ def test_retire_wakes_whoever_waits(make):
             raise LaneLost
 
     lane = server.attach(check_peer=check)
-    failed = []
-    thread = threading.Thread(
-        target=lambda: failed.append(pytest.raises(LaneLost, exchange, lane, 33, EMPTY, after(1000)))
-    )
-    thread.start()
+    failed = in_thread(lambda: exchange(lane, 33, EMPTY, after(1000)))
     while not server.requests:
         time.sleep(0.001)
     gone.set()
     lane.retire(wake=True)
-    thread.join(30)
-    assert failed
+    assert isinstance(failed(), LaneLost)
     assert lane.memory.closed
     with pytest.raises(LaneLost):
         exchange(lane, _abi.OP_NOOP, EMPTY, after())
