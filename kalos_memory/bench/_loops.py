@@ -46,39 +46,38 @@ class Budget:
 def measure(series: Sequence[Series], budget: Budget, progress: Callable[[str], None] | None = None) -> None:
     """Fills the series' latencies, in rounds. The pause of the paced loop is not part of a latency.
 
-    The garbage collector is off inside a series, as timeit has it, so that its pauses are not counted as the call's.
+    The garbage collector is off meanwhile, as timeit has it, so that its pauses are not counted as the calls'.
     """
-    for _ in range(budget.rounds):
-        for one in series:
-            if progress is not None:
-                progress(f"{one.name}, {one.loop}")
-            _measure_round(one, budget)
-
-
-def _measure_round(series: Series, budget: Budget) -> None:
-    call, latencies = series.call, series.latencies_ns
-    clock, sleep = time.perf_counter_ns, time.sleep
-    pause = budget.pause_s if series.loop == "paced" else 0.0
-    query = series.next_query
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
-        warm_until = clock() + int(budget.warm_up_s * 1e9)
-        while clock() < warm_until:
-            call(query)
-            query += 1
-        least = -(-budget.least // budget.rounds)
-        end, done = clock() + int(budget.seconds / budget.rounds * 1e9), 0
-        while done < least or clock() < end:
-            if pause:
-                sleep(pause)
-            start = clock()
-            call(query)
-            latencies.append(clock() - start)
-            query += 1
-            done += 1
+        for _ in range(budget.rounds):
+            for one in series:
+                if progress is not None:
+                    progress(f"{one.name}, {one.loop}")
+                _measure_round(one, budget)
     finally:
         if collecting:
             gc.enable()
+
+
+def _measure_round(series: Series, budget: Budget) -> None:
+    call, latencies, query = series.call, series.latencies_ns, series.next_query
+    clock, sleep = time.perf_counter_ns, time.sleep
+    pause = budget.pause_s if series.loop == "paced" else 0.0
+    warm_until = clock() + int(budget.warm_up_s * 1e9)
+    while clock() < warm_until:
+        call(query)
+        query += 1
+    least, done = -(-budget.least // budget.rounds), 0
+    end = clock() + int(budget.seconds / budget.rounds * 1e9)
+    while done < least or clock() < end:
+        if pause:
+            sleep(pause)
+        start = clock()
+        call(query)
+        latencies.append(clock() - start)
+        query += 1
+        done += 1
     series.next_query = query

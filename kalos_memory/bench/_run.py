@@ -66,7 +66,9 @@ def run(settings: Settings, progress: Callable[[str], None] = lambda words: None
     import kalos_memory as kalos
 
     machine = _machine.describe()
-    budget = Budget(settings.seconds, least=settings.least, pause_s=settings.pause_s)
+    budget = Budget(
+        settings.seconds, least=settings.least, pause_s=settings.pause_s, warm_up_s=min(0.1, settings.seconds / 5)
+    )
     with kalos.connect(":memory:", timeout=30.0) as client:
         sidecar = client.stats()
         lane = _cases.measure_lane(client, budget, progress)

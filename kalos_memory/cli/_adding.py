@@ -8,12 +8,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kalos_memory.cli._output import error_console
 
 if TYPE_CHECKING:
     from kalos_memory import Memory
+    from kalos_memory._documents import Document
 
 Advance = Callable[[int, int], None]
 
@@ -46,12 +48,26 @@ def add(memory: Memory, paths: list[str], quiet: bool) -> dict[str, Any]:
 
 
 def add_manual(memory: Memory, quiet: bool) -> dict[str, Any]:
-    """Brings a memory up to date with the manual that this Python carries."""
-    from kalos_memory._documents import pydoc_topics
+    """Brings a memory up to date with the manual that this Python carries, each text of it once."""
+    from kalos_memory import _documents
     from kalos_memory._ingest import ingest
 
+    reading = _documents.pydoc_topics()
+    reading.documents = without_repeats(reading.documents)
     with progress(quiet, "remembering the manual") as advance:
-        return as_json(ingest(memory, pydoc_topics(), progress=advance))
+        return as_json(ingest(memory, reading, progress=advance))
+
+
+def without_repeats(documents: list[Document]) -> list[Document]:
+    """The documents without the passages that an earlier one has word for word: many topics include one another."""
+    seen: set[str] = set()
+    kept = []
+    for document in documents:
+        rows = [row for row, text in enumerate(document.texts) if text not in seen]
+        seen.update(document.texts)
+        texts = [document.texts[row] for row in rows]
+        kept.append(replace(document, texts=texts, metadatas=[document.metadatas[row] for row in rows]))
+    return kept
 
 
 def as_json(report: Any) -> dict[str, Any]:

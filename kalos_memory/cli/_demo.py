@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 MEMORY = "kalos-demo"
 QUESTIONS = (
-    "How do I make sure that a file gets closed?",
     "Why is my default argument shared between calls?",
+    "What is the difference between is and ==?",
     "Which operator binds more tightly, not or and?",
 )
 HITS = 3

@@ -124,7 +124,7 @@ def sidecar_lines(report: dict[str, Any]) -> list[str]:
         f"{database.get('rows', 0):,} rows in {len(database.get('collections', []))} collections, {used} in memory",
         (
             f"{lanes.get('count', 0)} lanes, {requests.get('total', 0):,} requests, "
-            f"{requests.get('errors', 0):,} errors, {requests.get('expired', 0):,} expired"
+            f"{requests.get('errors', 0):,} refused, {requests.get('expired', 0):,} expired"
         ),
     ]
 
