@@ -119,7 +119,9 @@ class Control:
         if not self._lock.acquire(timeout=max(0.0, (deadline_ns - monotonic_ns()) / 1e9)):
             raise KalosTimeout("the control socket was busy until the deadline")
         try:
-            self._send(kind, body, deadline_ns)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                # Refused before we spoke: why is still to be read.
+                self._send(kind, body, deadline_ns)
             while True:
                 found, answer = self._next(deadline_ns, expected)
                 if found in self._late:
@@ -187,6 +189,8 @@ class Control:
                 self._received += data
         except BlockingIOError:
             return
+        except ConnectionResetError:
+            pass  # after what was sent before it
         self.gone = True
 
     def _take_frame(self) -> tuple[int, dict[str, Any]] | None:

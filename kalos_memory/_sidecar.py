@@ -205,6 +205,7 @@ class PrivateSidecar:
     def __init__(self) -> None:
         self.data_dir = tempfile.mkdtemp(prefix="kalos-")
         self._lock = threading.Lock()
+        self._ours = True  # False in a forked child: the sidecar is the parent's
         read_end, write_end = os.pipe()
         self._pipe: int | None = write_end
         try:
@@ -220,7 +221,10 @@ class PrivateSidecar:
 
     def check(self) -> None:
         """Raises where it has ended."""
-        code = 0 if self._pid is None else _exit_code(self._pid)
+        if self._ours:
+            code = 0 if self._pid is None else _exit_code(self._pid)
+        else:
+            code = None if os.path.isdir(self.data_dir) else 0
         if code is None:
             return
         self._pid = None
@@ -250,6 +254,7 @@ class PrivateSidecar:
     def forget_in_child(self) -> None:
         """After fork: the sidecar stays the parent's; the child only drops its copy of the pipe."""
         self._lock = threading.Lock()
+        self._ours = False
         pipe, self._pipe, self._pid = self._pipe, None, None
         if pipe is not None:
             with contextlib.suppress(OSError):
@@ -259,31 +264,35 @@ class PrivateSidecar:
 # ------------------------------------------------------------------------------------------------- stop --------------
 
 
-def ask_to_drain(path: str, reason: str, deadline_ns: int, abi_major: int = _abi.ABI_MAJOR) -> None:
-    """Asks the kalosd on this socket to finish and end. Quiet where nobody listens, or it drains already."""
+def ask_to_drain(path: str, reason: str, deadline_ns: int, abi_major: int = _abi.ABI_MAJOR) -> bool:
+    """Asks the kalosd on this socket to finish and end. False where nobody listens there."""
     try:
         control = Control(path)
     except NotListening:
-        return
+        return False
+    greeted = False
     try:
         control.hello(deadline_ns, slot_count=0, abi_major=abi_major)
+        greeted = True
         control.drain(reason, deadline_ns)
     except NotListening:
-        pass
+        return greeted  # it may have ended before its answer was on the way
     except Refused as refused:
         theirs = refused.body.get("abi_major")
         if refused.body.get("status") == _abi.STATUS_DRAINING:
-            return
+            return True
         if isinstance(theirs, int) and theirs != abi_major:
-            ask_to_drain(path, reason, deadline_ns, theirs)
-            return
+            return ask_to_drain(path, reason, deadline_ns, theirs)
         raise
     finally:
         control.close()
+    return True
 
 
 def stop(data_dir: Any = None, timeout: float = 30.0, *, reason: str = "kalos stop") -> dict[str, Any] | None:
     """Asks the kalosd of a data directory to finish what it has and end, and waits until it has.
+
+    Clients that go on calling start another one; that is not waited for.
 
     Returns:
         What its lock file said (pid, version, socket, ...), or None where none was running.
@@ -294,14 +303,14 @@ def stop(data_dir: Any = None, timeout: float = 30.0, *, reason: str = "kalos st
     where = resolve_data_dir(data_dir)
     deadline_ns = monotonic_ns() + int(timeout * 1e9)
     stopped: dict[str, Any] | None = None
-    asked_ns = 0
     while is_locked(where):
         said = read_lock(where)
-        if said is not None and monotonic_ns() - asked_ns > 1_000_000_000:
-            stopped = said
+        if said is not None and stopped is None:
             with contextlib.suppress(KalosTimeout):
-                ask_to_drain(said["socket"], reason, deadline_ns)
-            asked_ns = monotonic_ns()
+                if ask_to_drain(said["socket"], reason, deadline_ns):
+                    stopped = said
+        elif said is not None and stopped is not None and said.get("instance") != stopped.get("instance"):
+            break
         if monotonic_ns() > deadline_ns:
             raise KalosTimeout(
                 f"kalosd (pid {(said or stopped or {}).get('pid', 'unknown')}) still holds {where} after {timeout:g} s:"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,25 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 30.0
     while not condition():
         assert time.monotonic() < end, f"waited {seconds} s in vain until {what}"
         time.sleep(0.005)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Stops a process, all its threads, and lets it go on afterwards (if it still lives)."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def stands() -> bool:
+        states = []
+        for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+            states.append(path.read_text().rsplit(")", 1)[1].split()[0])
+        return set(states) == {"T"}
+
+    wait_until(stands, f"process {pid} stands still")
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from conftest import wait_until
+from conftest import stopped, wait_until
 
 import kalos_memory as kalos
 from kalos_memory import _abi, _sidecar
@@ -41,7 +41,9 @@ def test_the_whole_life_of_a_collection(data_dir):
     async def main():
         async with await kalos.aconnect(data_dir, timeout=30) as client:
             notes = await client.acollection("notes", dimension=4)
-            sequence = await notes.aupsert(["a", "b"], [V, [0, 1, 0, 0]], texts=["ta", "tb"], metadatas=[{"n": 1}, None])
+            sequence = await notes.aupsert(
+                ["a", "b"], [V, [0, 1, 0, 0]], texts=["ta", "tb"], metadatas=[{"n": 1}, None]
+            )
             assert [hit.id for hit in await notes.asearch(V, k=1, min_sequence=sequence)] == ["a"]
             assert [len(hits) for hits in await notes.asearch([V, V], 5)] == [2, 2]
             assert [hit and hit.text for hit in await notes.aget(["b", "x"])] == ["tb", None]
@@ -149,8 +151,7 @@ def test_the_loop_is_never_blocked(data_dir):
         pid = client.stats()["kalosd"]["pid"]
 
         async def main():
-            os.kill(pid, signal.SIGSTOP)
-            try:
+            with stopped(pid):
                 calls = [asyncio.create_task(notes.acount()) for _ in range(_abi.DEFAULT_SLOT_COUNT + 4)]
                 ticks = 0
                 end = time.monotonic() + 0.3
@@ -159,8 +160,6 @@ def test_the_loop_is_never_blocked(data_dir):
                     ticks += 1
                 assert ticks > 5
                 assert not any(call.done() for call in calls)
-            finally:
-                os.kill(pid, signal.SIGCONT)
             assert await asyncio.gather(*calls) == [0] * len(calls)
 
         run(main())
@@ -174,8 +173,7 @@ def test_timeouts_and_cancellation_give_the_slot_up(data_dir):
         pid = client.stats()["kalosd"]["pid"]
 
         async def main():
-            os.kill(pid, signal.SIGSTOP)
-            try:
+            with stopped(pid):
                 with pytest.raises(kalos.RecallTimeout):
                     await notes.asearch(V, timeout=0.05)
                 calls = [asyncio.create_task(notes.acount()) for _ in range(_abi.DEFAULT_SLOT_COUNT - 1)]
@@ -186,8 +184,6 @@ def test_timeouts_and_cancellation_give_the_slot_up(data_dir):
                 assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
                 with pytest.raises(kalos.Overloaded):
                     await notes.acount(timeout=0.05)
-            finally:
-                os.kill(pid, signal.SIGCONT)
             for _ in range(1000):
                 try:
                     assert await notes.acount() == 1
@@ -209,11 +205,11 @@ def test_the_death_of_the_sidecar_is_survived(data_dir):
         pid = client.stats()["kalosd"]["pid"]
 
         async def main():
-            os.kill(pid, signal.SIGSTOP)
-            reads = [asyncio.create_task(notes.asearch(V)) for _ in range(4)]
-            write = asyncio.create_task(notes.aupsert(["b"], [V]))
-            await asyncio.sleep(0.05)
-            os.kill(pid, signal.SIGKILL)
+            with stopped(pid):
+                reads = [asyncio.create_task(notes.asearch(V)) for _ in range(4)]
+                write = asyncio.create_task(notes.aupsert(["b"], [V]))
+                await asyncio.sleep(0.05)
+                os.kill(pid, signal.SIGKILL)
             assert [[hit.id for hit in hits][:1] for hits in await asyncio.gather(*reads)] == [["a"]] * 4
             assert await write > 0
             assert await notes.acount() == 2
@@ -228,15 +224,12 @@ def test_close_ends_tasks_that_wait(data_dir):
     pid = client.stats()["kalosd"]["pid"]
 
     async def main():
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with stopped(pid):
             call = asyncio.create_task(notes.acount())
             await asyncio.sleep(0.05)
             await client.aclose()
             with pytest.raises(kalos.SidecarUnavailable, match="closed"):
                 await call
-        finally:
-            os.kill(pid, signal.SIGCONT)
 
     run(main())
 

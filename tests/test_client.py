@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 
 import numpy as np
 import pytest
-from conftest import wait_until
+from conftest import stopped, wait_until
 
 import kalos_memory as kalos
 from kalos_memory import _abi, _calls, _client, _sidecar
@@ -67,8 +67,7 @@ def test_close_ends_calls_that_wait(client, data_dir):
     """Another thread's wait ends with words, at once."""
     collection = client.collection("c", dimension=4)
     pid = client.stats()["kalosd"]["pid"]
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with stopped(pid):
         failed = []
 
         def wait():
@@ -83,8 +82,6 @@ def test_close_ends_calls_that_wait(client, data_dir):
         client.close()
         thread.join(30)
         assert "closed" in str(failed[0])
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def test_a_forgotten_client_warns_nobody(data_dir):
@@ -368,7 +365,6 @@ def test_no_way_back_is_write_outcome_unknown(data_dir, monkeypatch):
     with kalos.connect(data_dir, timeout=1) as client:
         notes = client.collection("notes", dimension=4)
         pid = client.stats()["kalosd"]["pid"]
-        os.kill(pid, signal.SIGSTOP)
         outcome = []
 
         def write():
@@ -378,11 +374,12 @@ def test_no_way_back_is_write_outcome_unknown(data_dir, monkeypatch):
                 outcome.append(error)
 
         thread = threading.Thread(target=write)
-        thread.start()
-        wait_until(lambda: client._connection.lane.in_use == 1, "the write is posted")
-        time.sleep(0.05)
-        monkeypatch.setenv("KALOSD", os.path.join(data_dir, "no-such-program"))
-        os.kill(pid, signal.SIGKILL)
+        with stopped(pid):
+            thread.start()
+            wait_until(lambda: client._connection.lane.in_use == 1, "the write is posted")
+            time.sleep(0.05)
+            monkeypatch.setenv("KALOSD", os.path.join(data_dir, "no-such-program"))
+            os.kill(pid, signal.SIGKILL)
         thread.join(60)
         assert type(outcome[0]) is kalos.WriteOutcomeUnknown, outcome
         assert len(outcome[0].write_id) == 16
@@ -397,8 +394,7 @@ def test_a_stopped_sidecar_times_out_then_overloads_then_recovers(data_dir):
         notes = client.collection("notes", dimension=4)
         notes.upsert(["a"], [V])
         pid = client.stats()["kalosd"]["pid"]
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with stopped(pid):
             with pytest.raises(kalos.RecallTimeout, match=r"within 0\.0"):
                 notes.search(V, timeout=0.03)
             with pytest.raises(kalos.KalosTimeout) as caught:
@@ -409,8 +405,6 @@ def test_a_stopped_sidecar_times_out_then_overloads_then_recovers(data_dir):
                     notes.search(V, timeout=0.01)
             with pytest.raises(kalos.Overloaded, match="given up"):
                 notes.search(V, timeout=0.01)
-        finally:
-            os.kill(pid, signal.SIGCONT)
 
         def recovered():
             try:
@@ -472,14 +466,11 @@ def test_ctrl_c_in_a_wait(data_dir):
         notes = client.collection("notes", dimension=4)
         notes.upsert(["a"], [V])
         pid = client.stats()["kalosd"]["pid"]
-        os.kill(pid, signal.SIGSTOP)
         timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
-        timer.start()
-        try:
+        with stopped(pid):
+            timer.start()
             with pytest.raises(KeyboardInterrupt):
                 notes.search(V)
-        finally:
-            os.kill(pid, signal.SIGCONT)
             timer.join()
         assert notes.count() == 1
 

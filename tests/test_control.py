@@ -107,6 +107,15 @@ def test_refusal_carries_the_body(serve):
     control.close()
 
 
+def test_refusal_before_a_word_was_said(serve):
+    """kalosd may refuse at once, by the peer's uid, and close: the words are read all the same."""
+    control = serve(lambda connection: connection.sendall(frame(_abi.CONTROL_ERROR, {"message": "not you"})))
+    time.sleep(0.05)
+    with pytest.raises(Refused, match="not you"):
+        control.hello(after(), slot_count=0)
+    control.close()
+
+
 def test_end_of_file_while_asking(serve):
     control = serve(read_frame)
     with pytest.raises(NotListening):

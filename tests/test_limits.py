@@ -1,0 +1,127 @@
+"""Every limit of the interface: what is just allowed works, one more is refused in words, and nothing is half done."""
+
+import numpy as np
+import pytest
+
+import kalos_memory as kalos
+from kalos_memory import _abi
+
+V = [1.0, 0.0, 0.0, 0.0]
+
+
+def test_id(collection):
+    ids = ["x" * _abi.MAX_ID_BYTES, "ü" * (_abi.MAX_ID_BYTES // 2)]
+    collection.upsert(ids, [V, V])
+    assert [hit.id for hit in collection.get(ids)] == ids
+    with pytest.raises(kalos.InvalidRequest, match="1024"):
+        collection.upsert(["x" * (_abi.MAX_ID_BYTES + 1)], [V])
+
+
+def test_namespace(collection):
+    deepest = ("s" * _abi.MAX_NAMESPACE_SEGMENT_BYTES,) * _abi.MAX_NAMESPACE_SEGMENTS
+    collection.upsert(["a"], [V], namespace=deepest)
+    assert collection.search(V, namespace=deepest)[0].namespace == deepest
+    assert collection.namespaces(deepest[:15], max_depth=16) == [deepest]
+    with pytest.raises(kalos.InvalidRequest, match="17 segments"):
+        collection.count(namespace=(*deepest, "s"))
+
+
+@pytest.mark.parametrize("dimension", [1, _abi.MAX_DIMENSION])
+def test_dimension(shared, dimension):
+    name = f"limit-{dimension}"
+    collection = shared.collection(name, dimension=dimension)
+    vectors = np.eye(3, dimension, dtype=np.float32)
+    collection.upsert(list("abc"), vectors)
+    hit = collection.search(vectors[0], include=("vector",))[0]
+    assert hit.id == "a"
+    assert np.array_equal(hit.vector, vectors[0])
+    shared.drop_collection(name, confirm=name)
+
+
+def test_k(collection):
+    """k = 1,024 of 1,100 rows; offset reaches into the last of them."""
+    collection.upsert([str(i) for i in range(1100)], [[1, i, 0, 0] for i in range(1100)])
+    assert [hit.id for hit in collection.search(V, _abi.MAX_K, include=())] == [str(i) for i in range(1024)]
+    assert [hit.id for hit in collection.search(V, 24, offset=1000, include=())] == [str(i) for i in range(1000, 1024)]
+    with pytest.raises(kalos.InvalidRequest):
+        collection.search(V, _abi.MAX_K + 1)
+
+
+def test_text_of_16_mib_and_replies_larger_than_a_slot(collection):
+    """A batch larger than the lane and a reply larger than a slot travel in parts and come back whole."""
+    texts = ["", "x" * (1 << 20), "ü" * (_abi.MAX_TEXT_BYTES // 2), "\0" * 300_000]
+    ids = list("abcd")
+    collection.upsert(ids, [V] * 4, texts=texts)
+    assert [hit.text for hit in collection.get(ids)] == texts
+    assert [hit.text for hit in collection.search(V)] == texts
+    assert [hit.text for hit in collection.scan()] == texts
+    with pytest.raises(kalos.InvalidRequest, match="16 MiB"):
+        collection.upsert(["e"], [V], texts=["x" * (_abi.MAX_TEXT_BYTES + 1)])
+
+
+def test_metadata_of_1_mib(collection):
+    room = _abi.MAX_METADATA_BYTES - len('{"k":""}')
+    collection.upsert(["a"], None, metadatas=[{"k": "x" * room}])
+    assert len(collection.get(["a"])[0].metadata["k"]) == room
+    with pytest.raises(kalos.InvalidRequest, match="1 MiB"):
+        collection.upsert(["a"], None, metadatas=[{"k": "x" * (room + 1)}])
+
+
+def test_metadata_depth(collection):
+    deepest = {"k": 1}
+    for _ in range(_abi.MAX_METADATA_DEPTH - 1):
+        deepest = {"k": deepest}
+    collection.upsert(["a"], None, metadatas=[deepest])
+    assert collection.get(["a"])[0].metadata == deepest
+    with pytest.raises(kalos.InvalidRequest, match="deeper than 32"):
+        collection.upsert(["a"], None, metadatas=[{"k": deepest}])
+
+
+def test_int64(collection):
+    metadata = {"low": -(2**63), "high": 2**63 - 1, "beyond 2^53": 2**53 + 1}
+    collection.upsert(["a"], None, metadatas=[metadata])
+    assert collection.get(["a"])[0].metadata == metadata
+    assert collection.count(filter={"beyond 2^53": 2**53 + 1}) == 1
+    assert collection.count(filter={"beyond 2^53": float(2**53)}) == 0
+
+
+def test_a_batch_over_256_mib_is_refused_before_its_first_byte(shared, collection):
+    """By its vectors alone, in words, and the lane is as good as before."""
+    name = "limit-256"
+    wide = shared.collection(name, dimension=8192)
+    before = shared.stats()["requests"]["bytes_in"]
+    rows = (_abi.MAX_MESSAGE_BYTES // (8192 * 4)) + 1
+    with pytest.raises(kalos.InvalidRequest, match="256 MiB"):
+        wide.upsert([str(i) for i in range(rows)], np.zeros((rows, 8192), np.float32))
+    with pytest.raises(kalos.InvalidRequest, match="256 MiB"):
+        wide.search(np.zeros((rows, 8192), np.float32))
+    assert shared.stats()["requests"]["bytes_in"] == before
+    assert wide.count() == 0
+    shared.drop_collection(name, confirm=name)
+
+
+def test_a_reply_over_256_mib_is_refused_with_what_to_ask_instead(shared):
+    name = "limit-reply"
+    collection = shared.collection(name, dimension=1)
+    collection.upsert(["a"], [[1.0]], texts=["x" * _abi.MAX_TEXT_BYTES])
+    with pytest.raises(kalos.InvalidRequest, match="256 MiB|268435456|268,435,456"):
+        collection.get(["a"] * 17)
+    assert len(collection.get(["a"] * 3)) == 3
+    shared.drop_collection(name, confirm=name)
+
+
+def test_a_large_batch_is_one_transaction(collection):
+    """20,000 rows in one call, over many slots' worth of parts."""
+    rows = np.random.default_rng(1).standard_normal((20_000, 4), dtype=np.float32)
+    ids = [f"row-{i}" for i in range(len(rows))]
+    collection.upsert(ids, rows, metadatas=[{"i": i} for i in range(len(rows))])
+    assert collection.count() == len(rows)
+    assert sum(1 for _ in collection.scan(include=())) == len(rows)
+    assert collection.delete(filter={"i": {"$lt": 10_000}}) == 10_000
+    assert collection.delete(ids) == 10_000
+
+
+def test_operations_of_a_batch(shared, collection):
+    assert shared.batch([collection.op.count()] * 2000) == [0] * 2000
+    with pytest.raises(kalos.InvalidRequest, match="100,000"):
+        shared.batch([collection.op.count()] * (_abi.MAX_BATCH_OPERATIONS + 1))
