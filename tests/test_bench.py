@@ -176,6 +176,13 @@ def test_machine_names_what_a_figure_depends_on() -> None:
     assert machine["numpy"] in text
 
 
+@pytest.mark.parametrize(("load", "busy"), [(0.1, False), (7.5, True)])
+def test_a_busy_machine_is_said_to_be_busy(load: float, busy: bool) -> None:
+    """A load above half the cores is named where the figures are."""
+    machine = {**_machine.describe(), "usable_cores": 4, "load_average": [load, 0.0, 0.0]}
+    assert (_machine.BUSY in _machine.words(machine)) is busy
+
+
 @pytest.mark.parametrize(
     ("cpuinfo", "name"),
     [

@@ -13,6 +13,9 @@ from typing import Any
 from kalos_memory.cli._version import version
 
 
+BUSY = "Other work keeps this machine busy: the figures below say more about that than about what is measured."
+
+
 def describe() -> dict[str, Any]:
     """CPU, cores, memory, GPU, kernel, Python, numpy and its BLAS, versions of Kalos, load average, date (UTC)."""
     import numpy
@@ -124,5 +127,7 @@ def words(machine: dict[str, Any]) -> list[str]:
         f"Linux {machine['kernel']}, {machine['python']}, numpy {machine['numpy']}"
         + (f" ({kernels})" if kernels else " (BLAS unknown: threadpoolctl is not installed)")
         + f", kalos {machine['kalos']}",
-        f"{machine['date']}, load average {load}",
+        f"{machine['date']}, load average {load}"
+        + (f", OPENBLAS_CORETYPE={machine['openblas_coretype']}" if machine["openblas_coretype"] else ""),
+        *([BUSY] if machine["load_average"][0] > machine["usable_cores"] / 2 else []),
     ]

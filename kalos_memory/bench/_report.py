@@ -45,8 +45,16 @@ def show(result: dict[str, Any], console: Console) -> None:
             console.print(f"  {series['loop']}, p50 of each stage: {stages_in_words(series['stages_p50_us'])}")
     _show_writes(result["writes"], console)
     _show_histograms(result, console)
-    for missing in result["not_measured"]:
-        console.print(Text(f"not measured: {missing['what']} ({missing['why']})", style="dim"))
+    for why, names in _left_out(result["not_measured"]).items():
+        console.print(Text(f"not measured: {', '.join(names)} ({why})", style="dim"))
+
+
+def _left_out(not_measured: list[dict[str, str]]) -> dict[str, list[str]]:
+    """What was not measured, by the reason."""
+    reasons: dict[str, list[str]] = {}
+    for missing in not_measured:
+        reasons.setdefault(missing["why"], []).append(missing["what"])
+    return reasons
 
 
 def answers_in_words(size: dict[str, Any]) -> str:
@@ -56,7 +64,7 @@ def answers_in_words(size: dict[str, Any]) -> str:
     stages = size["stages_p50_us"]
     return (
         f"  {size['rows']:,} rows: answers equal to the exact ones: {equal}; "
-        f"inside kalosd p50: search {stages['search']:.1f}, fetch {stages['fetch']:.1f} us"
+        f"inside kalosd p50: search {_number(stages['search'])}, fetch {_number(stages['fetch'])} us"
     )
 
 

@@ -41,7 +41,7 @@ class Settings:
         pause_s: before each call of the paced loop.
         seed: of the vectors.
         text: whether to measure recall by text (needs an embedding model).
-        ingest_rows: durable ingest ends after as many rows or after 3 x seconds.
+        ingest_rows: durable ingest ends after as many rows or after four times `seconds`.
         directory: where the durable writes go; None: a temporary directory on a disk.
         least: calls in each series at least.
     """
