@@ -12,7 +12,6 @@ from typing import Any
 
 from kalos_memory.cli._version import version
 
-
 BUSY = "Other work keeps this machine busy: the figures below say more about that than about what is measured."
 
 
