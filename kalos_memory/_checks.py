@@ -56,12 +56,35 @@ def utf8(text: object, what: str) -> bytes:
         ) from None
 
 
+_ONLY_STR: frozenset[type] = frozenset({str})
+_STR_OR_NONE: frozenset[type] = frozenset({str, type(None)})
+
+
+def _encode_plain(items: list[Any], kinds: frozenset[type]) -> list[Any] | None:
+    """The common case, at a fraction of the price of looking at each element: all of these types, all good UTF-8.
+    None where that does not hold, and the elements must be looked at."""
+    if not kinds.issuperset(map(type, items)):
+        return None
+    try:
+        return [None if item is None else item.encode() for item in items]
+    except UnicodeEncodeError:
+        return None
+
+
+def _longest(encoded: list[Any]) -> int:
+    return max((len(item) for item in encoded if item), default=0)
+
+
 def encode_ids(ids: object, what: str = "ids") -> list[bytes]:
     """ids: an iterable of str of 1 to 1,024 bytes of UTF-8 -> their bytes."""
     if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable):
         raise InvalidRequest(f"{what} must be a list of str, not {_is(ids)}: write [{_shown(ids)}] for a single one")
+    items = list(ids)
+    encoded = _encode_plain(items, _ONLY_STR)
+    if encoded is not None and (not encoded or (min(map(len, encoded)) > 0 and _longest(encoded) <= _abi.MAX_ID_BYTES)):
+        return encoded
     encoded = []
-    for index, item in enumerate(ids):
+    for index, item in enumerate(items):
         data = utf8(item, f"{what}[{index}]")
         if not 0 < len(data) <= _abi.MAX_ID_BYTES:
             raise InvalidRequest(
@@ -197,8 +220,12 @@ def aligned(items: object, what: str, rows: int) -> list[Any]:
 def encode_texts(texts: object, rows: int) -> list[bytes | None] | None:
     if texts is None:
         return None
-    encoded: list[bytes | None] = []
-    for index, text in enumerate(aligned(texts, "texts", rows)):
+    items = aligned(texts, "texts", rows)
+    encoded: list[bytes | None] | None = _encode_plain(items, _STR_OR_NONE)
+    if encoded is not None and _longest(encoded) <= _abi.MAX_TEXT_BYTES:
+        return encoded
+    encoded = []
+    for index, text in enumerate(items):
         if text is None:
             encoded.append(None)
             continue
@@ -247,24 +274,32 @@ def check_json(value: object, path: str, depth: int, deepest: int) -> None:
 _PLAIN = (str, int, bool, float, type(None))
 
 
-def encode_metadata(metadata: object, what: str) -> bytes:
+def encode_metadata(metadata: object, column: str, index: int) -> bytes:
     """A dict as the JSON that is stored, byte for byte; checked first, so that the words can name the key."""
     if not isinstance(metadata, dict):
+        what = f"{column}[{index}]"
         raise InvalidRequest(f"{what} must be a dict or None, not {_is(metadata)}: {_shown(metadata)}")
     for key, value in metadata.items():
         # Nearly all metadata is flat: the common types are let through here at a tenth of the price of the walk.
         kind = type(value)
         if type(key) is str and (
-            kind is str or kind is bool or value is None or (kind is int and INT64_MIN <= value <= INT64_MAX)
+            kind is str
+            or (kind is int and INT64_MIN <= value <= INT64_MAX)
+            or (kind is float and -math.inf < value < math.inf)
+            or kind is bool
+            or value is None
         ):
             continue
-        check_json(metadata, what, 0, _abi.MAX_METADATA_DEPTH)
+        check_json(metadata, f"{column}[{index}]", 0, _abi.MAX_METADATA_DEPTH)
         break
-    data = utf8(encode_json(metadata), what)
+    try:
+        data = encode_json(metadata).encode()
+    except UnicodeEncodeError:
+        data = utf8(encode_json(metadata), f"{column}[{index}]")
     if len(data) > _abi.MAX_METADATA_BYTES:
         raise InvalidRequest(
-            f"{what} has {len(data):,} bytes as JSON: at most {_abi.MAX_METADATA_BYTES:,} (1 MiB) are possible;"
-            " long text belongs into texts"
+            f"{column}[{index}] has {len(data):,} bytes as JSON: at most {_abi.MAX_METADATA_BYTES:,} (1 MiB) are"
+            " possible; long text belongs into texts"
         )
     return data
 
@@ -273,7 +308,7 @@ def encode_metadatas(metadatas: object, rows: int) -> list[bytes | None] | None:
     if metadatas is None:
         return None
     return [
-        None if item is None else encode_metadata(item, f"metadatas[{index}]")
+        None if item is None else encode_metadata(item, "metadatas", index)
         for index, item in enumerate(aligned(metadatas, "metadatas", rows))
     ]
 

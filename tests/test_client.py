@@ -389,7 +389,7 @@ def test_no_way_back_is_write_outcome_unknown(data_dir, monkeypatch):
 
 
 def test_a_stopped_sidecar_times_out_then_overloads_then_recovers(data_dir):
-    """Reads time out within their timeout, slots that were given up are not reused, and all comes back with the sidecar."""
+    """Reads time out in time, slots that were given up are not reused, and all comes back with the sidecar."""
     with kalos.connect(data_dir) as client:
         notes = client.collection("notes", dimension=4)
         notes.upsert(["a"], [V])

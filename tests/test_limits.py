@@ -104,7 +104,7 @@ def test_a_reply_over_256_mib_is_refused_with_what_to_ask_instead(shared):
     name = "limit-reply"
     collection = shared.collection(name, dimension=1)
     collection.upsert(["a"], [[1.0]], texts=["x" * _abi.MAX_TEXT_BYTES])
-    with pytest.raises(kalos.InvalidRequest, match="256 MiB|268435456|268,435,456"):
+    with pytest.raises(kalos.InvalidRequest, match=r"256 MiB|268435456|268,435,456"):
         collection.get(["a"] * 17)
     assert len(collection.get(["a"] * 3)) == 3
     shared.drop_collection(name, confirm=name)

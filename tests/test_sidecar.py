@@ -61,7 +61,7 @@ def test_no_sidecar_and_none_may_be_started(data_dir):
 
 
 def test_start_reuse_stop(data_dir, sidecar_pid):
-    """The first client starts one, the second finds it; stop() drains it and is idempotent; nothing is left but data."""
+    """The first client starts one, the second finds it; stop() drains it, twice is once; nothing is left but data."""
     with kalos.connect(data_dir) as first, kalos.connect(data_dir) as second:
         assert sidecar_pid(first) == sidecar_pid(second)
         holder = _sidecar.lock_holder(data_dir)

@@ -1,7 +1,7 @@
 """kill -9 at any moment: every acknowledged batch is there whole, none is there by half, nothing hangs or is left over.
 
-Writers write batches that are told apart by a number and complete at a known size. After the kill each batch is counted:
-acknowledged ones have all their rows; the others all or none.
+Writers write batches that are told apart by a number and complete at a known size. After the kill each batch is
+counted: acknowledged ones have all their rows; the others all or none.
 """
 
 import contextlib
@@ -29,7 +29,8 @@ writer = sys.argv[2]
 for batch in range(100_000):
     ids = [f"{{writer}}-{{batch}}-{{row}}" for row in range({ROWS})]
     texts = ["x" * 3000] * {ROWS}  # more than one slot
-    notes.upsert(ids, [[1.0, 0.0, 0.0, 0.0]] * {ROWS}, texts=texts, metadatas=[{{"batch": f"{{writer}}-{{batch}}"}}] * {ROWS})
+    metadatas = [{{"batch": f"{{writer}}-{{batch}}"}}] * {ROWS}
+    notes.upsert(ids, [[1.0, 0.0, 0.0, 0.0]] * {ROWS}, texts=texts, metadatas=metadatas)
     print(batch, flush=True)
 """
 
@@ -101,7 +102,7 @@ def test_kalosd_is_killed_while_writers_run(client, data_dir, seed):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_client_is_killed_while_it_writes(client, data_dir, seed):
-    """kalosd drops what was half sent, keeps what was acknowledged, and serves the others as if nothing had happened."""
+    """kalosd drops what was half sent, keeps what was acknowledged, and serves the others as if nothing had been."""
     client.collection("notes", dimension=4)
     dice = random.Random(seed)
     acknowledged = set()
@@ -140,7 +141,11 @@ def test_kalosd_dies_at_the_worst_moments(data_dir, monkeypatch, failpoint):
 def test_killed_in_the_middle_of_attaching(data_dir):
     """Clients that are killed at any moment of connecting leave no name in /dev/shm and no lane in kalosd."""
     with kalos.connect(data_dir, timeout=30) as client:
-        code = "import sys, kalos_memory as k\nk.connect\nprint('.', flush=True)\nwhile True: k.connect(sys.argv[1]).close()"
+        code = (
+            "import sys, kalos_memory as k\n"
+            "connect = k.connect; print('.', flush=True)\n"
+            "while True: connect(sys.argv[1]).close()"
+        )
         for delay in (0.0, 0.003, 0.01, 0.03):
             process = subprocess.Popen([sys.executable, "-c", code, data_dir], stdout=subprocess.PIPE)
             process.stdout.readline()
