@@ -134,15 +134,21 @@ def call_steps(caller: Caller, operation: Operation[Any], timeout_s: float | Non
     sendings = 0
     maybe_done = False  # a write: its last part was posted, and no answer came
     pause_s = 0.002
+
+    def failed(error: KalosError, why: str | None = None) -> KalosError:
+        """The error, or that nobody knows, where an earlier sending of a write may have been done. For errors that say
+        nothing about that; those that come from the write itself do, since write ids are looked at first."""
+        if maybe_done and not operation.repeatable:
+            return _unknown(operation, why or f"the sidecar ended before it answered, and then: {error}")
+        return error
+
     while True:
         connection = caller.current()
         if connection is None:
             try:
                 connection = yield Connect(deadline_ns)
             except KalosError as error:
-                if maybe_done:
-                    raise _unknown(operation, f"the sidecar ended before it answered, and {error}") from error
-                raise
+                raise failed(error) from error.__cause__
         sendings += 1
         try:
             run: Exchange = yield Send(connection, operation, deadline_ns, patience_ns)
@@ -150,24 +156,27 @@ def call_steps(caller: Caller, operation: Operation[Any], timeout_s: float | Non
             caller.discard(connection)
             maybe_done = maybe_done or (is_write and getattr(lost, "committed", False))
             if sendings >= _MOST_SENDINGS["write" if is_write else "read"]:
-                if maybe_done and not operation.repeatable:
-                    raise _unknown(operation, "the sidecar ended before it answered, more than once") from None
-                raise SidecarUnavailable(
+                ended = SidecarUnavailable(
                     f"the sidecar ended while it worked on {operation.what}, {sendings} times in a row: its log"
                     " (kalosd.log in the data directory) says why"
-                ) from None
+                )
+                raise failed(ended, "the sidecar ended before it answered, more than once") from None
             continue
         except DeadlinePassed as passed:
-            if is_write and (maybe_done or getattr(passed, "committed", False)) and not operation.repeatable:
-                raise _unknown(operation, f"no answer came within {(monotonic_ns() - begun_ns) / 1e9:.3g} s") from None
-            raise _timeout(operation, begun_ns) from None
+            maybe_done = maybe_done or (is_write and getattr(passed, "committed", False))
+            waited_s = (monotonic_ns() - begun_ns) / 1e9
+            raise failed(_timeout(operation, begun_ns), f"no answer came within {waited_s:.3g} s") from None
+        except KalosError as error:
+            raise failed(error) from error.__cause__
         status = run.status
         if status == _abi.STATUS_OK:
             return run
         if status == _abi.STATUS_LOADING:
             if monotonic_ns() + int(pause_s * 1e9) > loading_until_ns:
-                raise SidecarUnavailable(
-                    f"{_words(run)} (waited {caller.load_timeout_s:g} s; connect(load_timeout=...) waits longer)"
+                raise failed(
+                    SidecarUnavailable(
+                        f"{_words(run)} (waited {caller.load_timeout_s:g} s; connect(load_timeout=...) waits longer)"
+                    )
                 )
             sendings -= 1
             yield Sleep(pause_s)
@@ -182,14 +191,16 @@ def call_steps(caller: Caller, operation: Operation[Any], timeout_s: float | Non
         elif status == _abi.STATUS_DRAINING:
             caller.discard(connection)
             if monotonic_ns() + int(pause_s * 1e9) > deadline_ns:
-                raise SidecarUnavailable(_words(run))
+                raise failed(SidecarUnavailable(_words(run)))
             sendings -= 1
             yield Sleep(pause_s)
             pause_s = min(pause_s * 1.5, 0.05)
         elif status == _abi.STATUS_REPLY_GONE and not is_write and sendings < _MOST_SENDINGS["read"]:
             continue
         elif status == _abi.STATUS_EXPIRED:
-            raise _timeout(operation, begun_ns, _words(run))
+            raise failed(_timeout(operation, begun_ns, _words(run)))
+        elif status == _abi.STATUS_OVERLOADED:
+            raise failed(error_for(status, _words(run)))
         elif status == _abi.STATUS_UNKNOWN_OUTCOME:
             raise _unknown(operation, _words(run))
         elif operation.opcode == _abi.OP_DROP_COLLECTION and status == _abi.STATUS_NOT_FOUND and maybe_done:

@@ -4,8 +4,10 @@ import copy
 import itertools
 import math
 import pickle
+import sys
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
+from types import SimpleNamespace
 
 import numpy as np
 import oracle
@@ -205,7 +207,7 @@ def test_changing_a_hit_changes_nothing_else(collection):
 
 
 def test_upsert_replaces_the_row_as_a_whole_and_keeps_its_place(collection):
-    """The old text and metadata are gone, created_at and the tie order stay; delete and insert anew gets a new place."""
+    """The old text and metadata are gone, created_at and the tie order stay; deleted and inserted anew it is last."""
     collection.upsert(["a", "b"], [V, V], texts=["old", "b"], metadatas=[{"old": 1}, None])
     created = collection.get(["a"])[0].created_at
     collection.upsert(["a"], [V])
@@ -382,12 +384,10 @@ def test_torch_tensors_are_arrays(collection):
 
 
 def test_device_arrays_without_cupy_are_refused_with_the_way_out(collection, monkeypatch):
-    class OnDevice:
-        __cuda_array_interface__ = {"shape": (4,), "typestr": "<f4", "data": (0, False), "version": 3}
-
-    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
+    on_device = SimpleNamespace(__cuda_array_interface__={"shape": (4,), "typestr": "<f4", "data": (0, False)})
+    monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(kalos.InvalidRequest, match=r"kalos-memory\[gpu\]"):
-        collection.search(OnDevice())
+        collection.search(on_device)
 
 
 def test_empty_upsert(collection):
