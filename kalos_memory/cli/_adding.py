@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kalos_memory import Memory
     from kalos_memory._documents import Document
 
+BATCH = 16  # passages committed together: the bar moves every second or so on a slow machine
 Advance = Callable[[int, int], None]
 
 
@@ -44,7 +45,7 @@ def add(memory: Memory, paths: list[str], quiet: bool) -> dict[str, Any]:
         sys.stderr.write("kalos: reading from the terminal, end with Ctrl-D\n")
     reading = read_documents(paths)
     with progress(quiet, "remembering") as advance:
-        return as_json(ingest(memory, reading, progress=advance))
+        return as_json(ingest(memory, reading, batch_size=BATCH, progress=advance))
 
 
 def add_manual(memory: Memory, quiet: bool) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def add_manual(memory: Memory, quiet: bool) -> dict[str, Any]:
     reading = _documents.pydoc_topics()
     reading.documents = without_repeats(reading.documents)
     with progress(quiet, "remembering the manual") as advance:
-        return as_json(ingest(memory, reading, progress=advance))
+        return as_json(ingest(memory, reading, batch_size=BATCH, progress=advance))
 
 
 def without_repeats(documents: list[Document]) -> list[Document]:
