@@ -143,7 +143,7 @@ class Client:
 
         Args:
             operations: made by `collection.op`: search, get, count, namespaces, upsert, delete, with the arguments of
-                the methods of the same names.
+                the methods of the same names. Their arrays are read when the batch is sent.
             durability: of the whole; what the single operations say is not looked at.
 
         Returns:

@@ -10,6 +10,7 @@ import json
 import struct
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from struct import Struct
 from typing import Any
 
@@ -333,64 +334,65 @@ def broken_reply(why: str) -> KalosError:
     )
 
 
+# Positions in the unpacked head of a hits reply: the scalars, then each span as two numbers.
+_ROW_COUNT, _GROUPS, _SCORES, _CREATED, _UPDATED, _FIELDS = 1, 8, 10, 12, 14, 16
+_EXPLAIN_AT = _abi.offset_of("kalos_hits_reply", "explain")
+
+
+@lru_cache(maxsize=2048)
+def _doubles(count: int) -> Struct:
+    return Struct(f"<{count}d")
+
+
 class HitsPage:
     """The reply of SEARCH, GET and SCAN. Hits refer to it by row and decode from it."""
 
-    __slots__ = (
-        "_explain",
-        "commit_sequence",
-        "created",
-        "cursor",
-        "data",
-        "dimension",
-        "explain_span",
-        "fields",
-        "group_count",
-        "groups",
-        "include",
-        "row_count",
-        "scores",
-        "updated",
-    )
+    __slots__ = ("_explain", "_head", "data", "fields", "row_count", "scores")
 
     def __init__(self, data: bytes) -> None:
+        # Only what every reply needs is looked at here; the rest is taken from the head when it is asked for.
         self.data = data
         try:
-            (
-                self.commit_sequence,
-                self.row_count,
-                self.group_count,
-                self.include,
-                self.dimension,
-                has_cursor,
-                sequence,
-                updated_us,
-                groups_at,
-                groups_bytes,
-                scores_at,
-                _,
-                self.created,
-                _,
-                self.updated,
-                _,
-                self.fields,
-                _,
-                *explain_span,
-            ) = _HITS.unpack_from(data)
-            self.groups: tuple[int, ...] = (
-                Struct(f"<{groups_bytes // 4}I").unpack_from(data, groups_at) if groups_at else (0, self.row_count)
-            )
+            self._head = head = _HITS.unpack_from(data)
+            self.row_count: int = head[_ROW_COUNT]
+            self.fields: int = head[_FIELDS]
+            scores_at = head[_SCORES]
             self.scores: tuple[float, ...] | None = (
-                Struct(f"<{self.row_count}d").unpack_from(data, scores_at) if scores_at else None
+                _doubles(self.row_count).unpack_from(data, scores_at) if scores_at else None
             )
         except struct.error as error:
             raise broken_reply(str(error)) from None
         rows = self.row_count
-        if max(self.fields + _FIELDS_BYTES * rows, self.created + 8 * rows, self.updated + 8 * rows) > len(data):
+        if max(self.fields + _FIELDS_BYTES * rows, head[_CREATED] + 8 * rows, head[_UPDATED] + 8 * rows) > len(data):
             raise broken_reply("its columns end beyond the message")
-        self.explain_span: Span = (explain_span[0], explain_span[1])
-        self.cursor: tuple[int, int] | None = (sequence, updated_us) if has_cursor else None
         self._explain: dict[str, Any] | None = None
+
+    @property
+    def commit_sequence(self) -> int:
+        return int(self._head[0])
+
+    @property
+    def group_count(self) -> int:
+        return int(self._head[2])
+
+    @property
+    def include(self) -> int:
+        return int(self._head[3])
+
+    @property
+    def cursor(self) -> tuple[int, int] | None:
+        """Where the next page of a scan begins; None where there is none."""
+        _, _, _, _, _, has_cursor, sequence, updated_us, *_ = self._head
+        return (sequence, updated_us) if has_cursor else None
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Rows of query g are groups[g] up to groups[g + 1]."""
+        at, nbytes = self._head[_GROUPS], self._head[_GROUPS + 1]
+        try:
+            return Struct(f"<{nbytes // 4}I").unpack_from(self.data, at) if at else (0, self.row_count)
+        except struct.error as error:
+            raise broken_reply(str(error)) from None
 
     def span(self, at: int) -> bytes | None:
         """What the span at this offset points at."""
@@ -405,18 +407,18 @@ class HitsPage:
         return self.span(self.fields + _FIELDS_BYTES * row + offset)
 
     def hit(self, row: int) -> Hit:
-        hit = _new_hit(Hit)
-        hit._page = self  # type: ignore[attr-defined]
-        hit._row = row  # type: ignore[attr-defined]
-        return hit
+        return self.hits(row, row + 1)[0]
 
     def hits(self, first: int, last: int) -> list[Hit]:
-        """Rows [first, last) as hits that decode lazily."""
+        """Rows [first, last) as hits whose other fields decode when they are read."""
+        new, kind, scores = object.__new__, Hit, self.scores
         hits = []
         for row in range(first, last):
-            hit = _new_hit(Hit)
+            hit = new(kind)
             hit._page = self  # type: ignore[attr-defined]
             hit._row = row  # type: ignore[attr-defined]
+            if scores is not None:
+                hit.score = scores[row]
             hits.append(hit)
         return hits
 
@@ -432,13 +434,12 @@ class HitsPage:
         return [self.hit(row) if self.field(row, 0) is not None else None for row in range(self.row_count)]
 
     def explain(self) -> dict[str, Any] | None:
-        if self._explain is None and self.explain_span[0]:
-            offset, size = self.explain_span
-            self._explain = json.loads(self.data[offset : offset + size])
+        if self._explain is None:
+            data = self.span(_EXPLAIN_AT)
+            self._explain = None if data is None else json.loads(data)
         return self._explain
 
 
-_new_hit = object.__new__
 _INT64 = Struct("<q")
 _ID_AT = _abi.offset_of("kalos_hit_fields", "id")
 _NAMESPACE_AT = _abi.offset_of("kalos_hit_fields", "name_space")
@@ -482,11 +483,11 @@ def datetime_of(microseconds: int) -> datetime:
 
 
 def _decode_created(page: HitsPage, row: int) -> datetime:
-    return datetime_of(_INT64.unpack_from(page.data, page.created + 8 * row)[0])
+    return datetime_of(_INT64.unpack_from(page.data, page._head[_CREATED] + 8 * row)[0])
 
 
 def _decode_updated(page: HitsPage, row: int) -> datetime:
-    return datetime_of(_INT64.unpack_from(page.data, page.updated + 8 * row)[0])
+    return datetime_of(_INT64.unpack_from(page.data, page._head[_UPDATED] + 8 * row)[0])
 
 
 def _decode_explain(page: HitsPage, row: int) -> dict[str, Any] | None:

@@ -338,25 +338,15 @@ _STATE = Struct("<I")
 class Exchange:
     """One request and its reply. See the top of this file."""
 
-    __slots__ = (
-        "_at",
-        "_chunks",
-        "_lane",
-        "_received",
-        "_semaphore_index",
-        "committed",
-        "deadline_ns",
-        "fetch_ns",
-        "message",
-        "message_id",
-        "opcode",
-        "queue_ns",
-        "reply",
-        "search_ns",
-        "sequence",
-        "slot",
-        "status",
-    )
+    # Defaults on the class: an exchange in one part, which nearly all are, stores little.
+    committed = False  # the last part was posted: a write may be done from here on
+    message_id = 0
+    sequence = 0
+    status = -1
+    reply = b""
+    queue_ns = search_ns = fetch_ns = 0
+    _at = 0  # bytes of the message that were posted
+    _received = 0  # bytes of the reply that were read
 
     def __init__(
         self, lane: Lane, slot: Slot, opcode: int, message: Message, deadline_ns: int, *, shared: bool = False
@@ -366,17 +356,8 @@ class Exchange:
         self.opcode = opcode
         self.message = message
         self.deadline_ns = deadline_ns
-        self._semaphore_index = lane.slot_count if shared else slot.index
+        self._chunks: list[bytes] | None = None  # of a reply in several parts
         slot.shared = shared
-        self._chunks: list[bytes] = []
-        self.committed = False  # the last part was posted: a write may be done from here on
-        self.message_id = 0
-        self._at = 0  # bytes of the message that were posted
-        self._received = 0  # bytes of the reply that were read
-        self.sequence = 0
-        self.status = -1
-        self.reply = b""
-        self.queue_ns = self.search_ns = self.fetch_ns = 0
 
     def start(self) -> None:
         self._post_part()
@@ -414,7 +395,7 @@ class Exchange:
             total,
             offset,
             size,
-            self._semaphore_index,
+            lane.slot_count if slot.shared else slot.index,
             deadline_ns,
         )
         slot.sequence = sequence
@@ -444,15 +425,17 @@ class Exchange:
             self.queue_ns, self.search_ns, self.fetch_ns = queue_ns, search_ns, fetch_ns
         elif status != _abi.STATUS_OK:  # of a CONTINUE
             self.status = status
-            self._chunks.clear()
+            self._chunks = None
             offset = self._received = 0
         if offset != self._received or offset + size > total or total > _abi.MAX_MESSAGE_BYTES:
             raise LaneLost
         chunk = lane.memory[slot.payload : slot.payload + size]
         self._received += size
-        if self._received == total and not self._chunks:
+        if self._received == total and self._chunks is None:
             self.reply = chunk
             return True
+        if self._chunks is None:
+            self._chunks = []
         self._chunks.append(chunk)
         if self._received < total:
             if not flags & _abi.REPLY_MORE or size == 0:
