@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 from cli_tools import data_dir, ended, environment, kalos, kalos_command, needs_kalosd, process_is_there, wait_until
+from typer.testing import CliRunner
 
 import kalos_memory
 from kalos_memory import _sidecar
+from kalos_memory.cli import _session
+from kalos_memory.cli._app import app
 from kalos_memory.cli._exit_codes import ExitCode
 
 pytestmark = needs_kalosd
@@ -161,6 +164,30 @@ def test_status_waits_for_a_sidecar_that_is_just_starting(data_dir: Path) -> Non
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize(
+    ("state", "words", "plain"), [("loading", "notes, 43 %", 0), ("degraded", "notes is cold", 0), ("draining", "", 0)]
+)
+def test_ready_means_ready_and_nothing_less(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, state: str, words: str, plain: int
+) -> None:
+    """--ready refuses every other state in its words; without it such a sidecar is one that runs."""
+    with kalos_memory.connect(data_dir) as client:
+        client.collection("notes", dimension=4)
+    report = _session.report(data_dir)
+    if state == "draining":
+        report = {"running": True, "kalosd": {"pid": 7, "version": "1.2.3"}}
+    said = {**report, "health": {"status": state, "words": words}}
+    monkeypatch.setattr(_session, "report", lambda where: said)
+    runner = CliRunner()
+    assert runner.invoke(app, ["status"]).exit_code == plain
+    assert state in runner.invoke(app, ["status"]).stdout
+    refused = runner.invoke(app, ["status", "--ready"])
+    assert refused.exit_code == ExitCode.NO_SIDECAR
+    assert f"not ready: {state}" in refused.stderr
+    assert words in refused.stderr
+    assert json.loads(runner.invoke(app, ["status", "--ready", "--json"]).stdout)["health"]["status"] == state
 
 
 def test_a_sidecar_that_does_not_answer_is_named(data_dir: Path) -> None:

@@ -80,19 +80,24 @@ def report(data_dir: Path | None) -> dict[str, Any]:
     from kalos_memory import _sidecar
 
     if (socket := _socket(data_dir)) is not None:
-        return _report_of_socket(socket)
+        said = _ask(socket)
+        return said if isinstance(said, dict) else _silent(False, "stopped", f"{said} (KALOS_SOCKET)")
     where = directory(data_dir)
     end = time.monotonic() + STARTING_S
     while (holder := _sidecar.lock_holder(where)) is not None:
-        said = _ask(data_dir=where)
+        said = _ask(str(holder["socket"])) if "socket" in holder else "it has no socket yet"
         if isinstance(said, dict):
             return said
         if time.monotonic() > end:
             words = f"kalosd (pid {holder.get('pid', 'unknown')}) holds {where}, but does not answer: {said}"
-            return {"running": True, "health": {"status": "starting", "words": words}, "kalosd": holder}
+            return {**_silent(True, "starting", words), "kalosd": holder}
         time.sleep(0.05)
-    words = f"no sidecar runs in {where}; start one with: kalos serve"
-    return {"running": False, "health": {"status": "stopped", "words": words}}
+    return _silent(False, "stopped", f"no sidecar runs in {where}; start one with: kalos serve")
+
+
+def _silent(running: bool, status: str, words: str) -> dict[str, Any]:
+    """The report on a sidecar that says nothing itself."""
+    return {"running": running, "health": {"status": status, "words": words}}
 
 
 def stop(data_dir: Path | None, timeout: float) -> dict[str, Any] | None:
@@ -110,34 +115,40 @@ def _socket(data_dir: Path | None) -> str | None:
     return None if data_dir is not None else os.environ.get("KALOS_SOCKET") or None
 
 
-def _ask(**where: Any) -> dict[str, Any] | Exception:
-    """The report, or why there is none."""
-    import kalos_memory as kalos
+def _ask(socket: str) -> dict[str, Any] | str:
+    """The report, or words on why there is none. On the control socket alone: a probe needs no shared memory, and is
+    answered or given up soon."""
+    from kalos_memory import _abi, _control, _errors
 
+    deadline_ns = time.monotonic_ns() + int(STARTING_S * 1e9)
     try:
-        with kalos.connect(autostart=False, timeout=TIMEOUT_S, **where) as connected:
-            return {**connected.stats(), "running": True}
-    except kalos.SidecarUnavailable as error:
-        return error
-
-
-def _report_of_socket(socket: str) -> dict[str, Any]:
-    said = _ask(socket=socket)
-    if isinstance(said, dict):
-        return said
-    return {"running": False, "health": {"status": "stopped", "words": f"{said} (KALOS_SOCKET)"}}
+        control = _control.Control(socket)
+        try:
+            control.hello(deadline_ns, slot_count=0)
+            return {**control.report(deadline_ns), "running": True}
+        finally:
+            control.close()
+    except _control.NotListening:
+        return f"nobody listens on {socket}"
+    except _control.Refused as refused:
+        if refused.body.get("status") != _abi.STATUS_DRAINING:
+            return str(refused)
+        sidecar = {name: refused.body.get(name) for name in ("pid", "version", "autostarted")}
+        return {**_silent(True, "draining", str(refused)), "kalosd": sidecar}
+    except (_errors.SidecarUnavailable, _errors.KalosTimeout) as error:
+        return str(error)
 
 
 def _stop_on_socket(socket: str, timeout: float) -> dict[str, Any] | None:
     from kalos_memory import _sidecar
 
-    said = _ask(socket=socket)
+    said = _ask(socket)
     if not isinstance(said, dict):
         return None
     sidecar = said["kalosd"]
     end = time.monotonic() + timeout
     _sidecar.ask_to_drain(socket, "kalos stop", time.monotonic_ns() + int(timeout * 1e9))
-    while isinstance(_ask(socket=socket), dict):
+    while isinstance(_ask(socket), dict):
         if time.monotonic() > end:
             raise CommandError(
                 f"kalosd (pid {sidecar.get('pid')}) still answers on {socket} after {timeout:g} s: "

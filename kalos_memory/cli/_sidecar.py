@@ -114,6 +114,8 @@ def sidecar_lines(report: dict[str, Any]) -> list[str]:
     """Who the sidecar is and what it did, a few lines for people."""
     sidecar, database = report.get("kalosd", {}), report.get("database", {})
     requests, lanes = report.get("requests", {}), report.get("lanes", {})
+    if not database:  # it drains, and says no more than who it is
+        return [f"kalosd {sidecar.get('version')} (pid {sidecar.get('pid')})"]
     limit = database.get("memory_limit") or 0
     used = bytes_in_words(database.get("bytes", 0)) + (f" of {bytes_in_words(limit)}" if limit else "")
     started = ", started by a client" if sidecar.get("autostarted") else ""
