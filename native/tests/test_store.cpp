@@ -141,7 +141,10 @@ TEST(rows_come_back_bit_for_bit) {
     CHECK_EQ(written[i].updated_us, rows[i]->updated_us);
     CHECK_EQ(written[i].expires_us, rows[i]->expires_us);
     CHECK_EQ(written[i].vector.size(), rows[i]->vector.size());
-    CHECK(std::memcmp(written[i].vector.data(), rows[i]->vector.data(), written[i].vector.size() * sizeof(float)) == 0);
+    auto bits = [](const std::vector<float>& vector) {
+      return std::string_view(reinterpret_cast<const char*>(vector.data()), vector.size() * sizeof(float));
+    };
+    CHECK(bits(written[i].vector) == bits(rows[i]->vector));
   }
 }
 
@@ -360,8 +363,8 @@ TEST(deleted_bytes_are_gone) {
   CHECK_EQ(0u, read_file(store->path() + "-wal").size());
   CHECK(file.find("STAYS") != std::string::npos);
   auto checked = sqlite::Connection::open(store->path(), SQLITE_OPEN_READONLY);
-  CHECK_EQ(1, value_of(checked->query_integer("SELECT count(*) FROM pragma_integrity_check WHERE integrity_check = 'ok'",
-                                              "test")));
+  CHECK_EQ(1, value_of(checked->query_integer(
+                  "SELECT count(*) FROM pragma_integrity_check WHERE integrity_check = 'ok'", "test")));
 }
 
 // The scrubbed part of a page lies between its pointers and its cells; whatever is no such page is left alone.

@@ -571,6 +571,35 @@ TEST(checkpoints_come_and_end) {
   CHECK_EQ(checkpoints, house.writer->counters().checkpoints.load());
 }
 
+// How often the threads of this process went to sleep: one that sleeps on does not count.
+long sleeps() {
+  long total = 0;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (thread.path().filename() == std::to_string(getpid())) continue;
+    std::string status = read_file(thread.path() / "status");
+    const std::string key = "\nvoluntary_ctxt_switches:";
+    size_t at = status.find(key);
+    if (at != std::string::npos) total += std::atol(status.c_str() + at + key.size());
+  }
+  return total;
+}
+
+// With nothing to do the writer's thread does not wake up at all, also while a row expires in the far future.
+TEST(idle_writer_sleeps) {
+  Scratch scratch;
+  WriterOptions options;
+  options.checkpoint_interval_ms = 1;
+  House house(scratch, options);
+  int64_t tomorrow = wall_us() + int64_t{86'400} * 1'000'000;
+  write(*house.writer, upsert_job(house.c, {{"x", "t", {}, {1, 2, 3}, tomorrow}}));
+  wait_until([&] { return house.store->wal_bytes() == 0; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  long before = sleeps();
+  CHECK(before > 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  CHECK_EQ(before, sleeps());
+}
+
 // A full disk refuses the write in words and loses nothing; when there is room again, writes pass.
 TEST(full_disk) {
   Scratch scratch;

@@ -2,6 +2,12 @@
 //
 // KALOS_FAILPOINT=name[:count] is read once at start: the process kills itself the count-th time (1 by default) that it
 // passes failpoint("name"). Unset, a failpoint is one load of a plain bool.
+//
+//   mid_transaction  after each operation of a write, before its commit
+//   before_commit    everything is written but COMMIT
+//   after_commit     on disk, not yet published
+//   after_publish    visible, not yet acknowledged
+//   checkpoint       before the log is moved into the file
 #pragma once
 
 #include <string_view>

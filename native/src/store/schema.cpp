@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/log.h"
 #include "store/scrub.h"
 
 namespace kalos {
@@ -73,6 +74,9 @@ Result<> migrate(sqlite::Connection& connection, int32_t from, int32_t to, const
                                                ") no longer knows how to migrate; open it with an older kalosd first"};
   }
   if (auto copied = copy_beside(connection, from); !copied) return copied;
+  log(LogLevel::info, "the store is migrated from version " + std::to_string(from) + " to " + std::to_string(to) +
+                          "; as it was it lies beside, delete that file when it is no longer wanted: " +
+                          connection.path() + ".v" + std::to_string(from));
   sql += "PRAGMA user_version = " + std::to_string(to) + "; COMMIT";
   auto done = connection.execute(sql, "migrate the store from version " + std::to_string(from) + " to " +
                                           std::to_string(to) + "; it is unchanged");

@@ -1,6 +1,7 @@
 // The store's writing half: transactions, rows, collections, remembered writes, checkpoints.
 #include "store/store.h"
 
+#include <errno.h>
 #include <sys/stat.h>
 
 #include <cstring>
@@ -29,17 +30,19 @@ uint64_t size_on_disk(const std::string& path) {
   return stat(path.c_str(), &status) == 0 ? static_cast<uint64_t>(status.st_size) : 0;
 }
 
-// A failed flush, or a failure at a place where the commit may already be in the log: a recovery could bring it back.
-bool outcome_unknown(int code) {
+// A failed flush, or a failure at a place where the commit may already be in the log: a recovery could bring it back. A
+// write that was cut short for want of space left a frame with a wrong checksum, which no recovery takes.
+bool outcome_unknown(sqlite3* database) {
+  int code = sqlite3_extended_errcode(database);
   switch (code & 0xff) {
     case SQLITE_FULL:
     case SQLITE_BUSY:
     case SQLITE_CONSTRAINT:
     case SQLITE_READONLY:
       return false;
-    default:
-      return code != SQLITE_IOERR_WRITE;
   }
+  int system_error = sqlite3_system_errno(database);
+  return code != SQLITE_IOERR_WRITE || (system_error != EDQUOT && system_error != EFBIG);
 }
 
 // Runs a statement that returns no row.
@@ -143,7 +146,7 @@ Result<> Store::commit() {
   failpoint("before_commit");
   if (auto committed = state.database.execute("COMMIT", "commit to the store"); !committed) {
     Error error = committed.error();
-    if (outcome_unknown(sqlite3_extended_errcode(state.database.handle()))) {
+    if (outcome_unknown(state.database.handle())) {
       state.poisoned = true;
       error.status = KALOS_STATUS_UNKNOWN_OUTCOME;
       error.words += "; the write may or may not be on disk, and no more are taken until kalosd is restarted";

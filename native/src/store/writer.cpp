@@ -338,16 +338,13 @@ void Writer::delete_expired() {
     return;
   }
   auto deleted = delete_expired_rows(std::move(rows), now_us);
-  if (deleted) {
-    counters_.expired_rows += *deleted;
-    return;
-  }
+  if (deleted) return;
   store_.rollback();
   expiry_not_before_us_ = now_us + kRetryAfterUs;
   log(LogLevel::warning, "expired rows could not be deleted, another try follows: " + deleted.error().words);
 }
 
-Result<size_t> Writer::delete_expired_rows(std::vector<Index::Expired> rows, int64_t now_us) {
+Result<> Writer::delete_expired_rows(std::vector<Index::Expired> rows, int64_t now_us) {
   if (auto begun = store_.begin(KALOS_DURABILITY_RELAXED); !begun) return begun.error();
   std::vector<Change> changes;
   for (auto& row : rows) {
@@ -359,9 +356,9 @@ Result<size_t> Writer::delete_expired_rows(std::vector<Index::Expired> rows, int
   }
   if (auto committed = store_.commit(); !committed) return committed.error();
   ++counters_.commits;
-  size_t count = changes.size();
+  counters_.expired_rows += changes.size();
   publish(std::move(changes));
-  return count;
+  return Unit{};
 }
 
 bool Writer::checkpoint_is_due() const {

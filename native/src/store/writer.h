@@ -82,7 +82,7 @@ class Writer {
 
   bool expiry_is_due() const;
   void delete_expired();
-  Result<size_t> delete_expired_rows(std::vector<Index::Expired> rows, int64_t now_us);
+  Result<> delete_expired_rows(std::vector<Index::Expired> rows, int64_t now_us);
   bool checkpoint_is_due() const;
   void checkpoint();
   void wait(std::unique_lock<std::mutex>& lock);
