@@ -68,7 +68,8 @@ void check_same(const Collection& collection, const Oracle& oracle) {
     CHECK_EQ(!expected.vector.empty(), vector != nullptr);
     if (vector) {
       CHECK(std::equal(expected.vector.begin(), expected.vector.end(), vector));
-      for (size_t i = expected.vector.size(); i < padded_dimension(uint32_t(expected.vector.size())); ++i) CHECK_EQ(0.0f, vector[i]);
+      for (size_t i = expected.vector.size(); i < padded_dimension(uint32_t(expected.vector.size())); ++i)
+        CHECK_EQ(0.0f, vector[i]);
     }
     if (expected.expires_us && (earliest == 0 || expected.expires_us < earliest)) earliest = expected.expires_us;
   }
@@ -203,7 +204,8 @@ TEST(texts_may_lie_in_files_without_names) {
   {
     Collection collection(info(2), {true, directory.string()});
     for (int i = 0; i < 3000; ++i) {
-      collection.put(make_row("", std::to_string(i), {uint64_t(i + 1), {1, 2}, std::string(2000, char('a' + i % 26)), "{}", 0}));
+      collection.put(
+          make_row("", std::to_string(i), {uint64_t(i + 1), {1, 2}, std::string(2000, char('a' + i % 26)), "{}", 0}));
     }
     CHECK(std::filesystem::is_empty(directory));
     CHECK(collection.bytes() < 3000ull * 2000 / 4);
@@ -224,7 +226,8 @@ TEST(texts_may_lie_in_files_without_names) {
 TEST(a_delete_selects_exactly_what_it_means) {
   Collection collection(info(2));
   uint64_t sequence = 0;
-  auto put = [&](const std::string& name_space, const std::string& id, const std::string& metadata, int64_t expires_us = 0) {
+  auto put = [&](const std::string& name_space, const std::string& id, const std::string& metadata,
+                 int64_t expires_us = 0) {
     collection.put(make_row(name_space, id, {++sequence, {1, 2}, std::nullopt, metadata, expires_us}));
   };
   put("", "a", "{\"n\":1}");
@@ -264,7 +267,8 @@ TEST(a_delete_selects_exactly_what_it_means) {
   request.ids.clear();
   request.everything = true;
   CHECK_EQ(size_t{3}, selected(request).size());
-  request.scope.namespace_key = key({"nobody"});
+  std::string nobody = key({"nobody"});
+  request.scope.namespace_key = nobody;
   CHECK_EQ(size_t{0}, selected(request).size());
   request.scope.namespace_key = "";
   CHECK_EQ(size_t{5}, selected(request).size());
@@ -275,7 +279,8 @@ TEST(a_delete_selects_exactly_what_it_means) {
 TEST(expired_rows_are_named_earliest_first) {
   Collection collection(info(1));
   for (int i = 0; i < 10; ++i) {
-    collection.put(make_row(key({"n"}), std::to_string(i), {uint64_t(i + 1), {1}, std::nullopt, std::nullopt, i == 9 ? 0 : 100 - i * 10}));
+    collection.put(make_row(key({"n"}), std::to_string(i),
+                            {uint64_t(i + 1), {1}, std::nullopt, std::nullopt, i == 9 ? 0 : 100 - i * 10}));
   }
   CHECK_EQ(int64_t{20}, collection.next_expiry_us());
   auto names = collection.expired(50, 3);

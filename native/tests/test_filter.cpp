@@ -50,7 +50,8 @@ bool equal(const std::string& a, const std::string& b) {
   CHECK_EQ(by_eq, !matches("{\"x\":{\"$nin\":[" + b + "]}}", "{\"x\":" + a + "}"));
   CHECK_EQ(by_eq, matches("{\"x\":{\"$contains\":" + b + "}}", "{\"x\":[" + a + "]}"));
   // More values than are compared one by one, so that the set of them answers.
-  CHECK_EQ(by_eq, matches("{\"x\":{\"$in\":[\"p1\",\"p2\",\"p3\",\"p4\",\"p5\",\"p6\",\"p7\",\"p8\"," + b + "]}}", "{\"x\":" + a + "}"));
+  CHECK_EQ(by_eq, matches("{\"x\":{\"$in\":[\"p1\",\"p2\",\"p3\",\"p4\",\"p5\",\"p6\",\"p7\",\"p8\"," + b + "]}}",
+                          "{\"x\":" + a + "}"));
   return by_eq;
 }
 
@@ -144,8 +145,9 @@ TEST(a_missing_key_matches_only_ne_nin_and_exists_false) {
     CHECK(matches("{\"x\":{\"$nin\":[1,null]}}", row));
     CHECK(matches("{\"x\":{\"$nin\":[]}}", row));
     CHECK(matches("{\"x\":{\"$exists\":false}}", row));
-    for (std::string condition : {"1", "null", "{\"$eq\":null}", "{\"$in\":[null]}", "{\"$exists\":true}", "{\"$gt\":0}", "{\"$lte\":0}",
-                                  "{\"$contains\":1}", "{\"$contains\":\"\"}", "{\"$icontains\":\"\"}", "{\"$subset\":{}}"}) {
+    for (std::string condition :
+         {"1", "null", "{\"$eq\":null}", "{\"$in\":[null]}", "{\"$exists\":true}", "{\"$gt\":0}", "{\"$lte\":0}",
+          "{\"$contains\":1}", "{\"$contains\":\"\"}", "{\"$icontains\":\"\"}", "{\"$subset\":{}}"}) {
       CHECK(!matches("{\"x\":" + condition + "}", row));
     }
   }
@@ -253,13 +255,14 @@ TEST(limits_hold_and_what_they_allow_passes) {
   };
   CHECK(!matches(nested(16), "{\"a\":1}"));
   CHECK(refused(nested(17), "deeper than 16"));
-  CHECK(refused("{\"$and\":" + std::string(200000, '[') , "nested more than"));
+  CHECK(refused("{\"$and\":" + std::string(200000, '['), "nested more than"));
 }
 
 TEST(hostile_metadata_never_reads_past_its_end) {
   std::string whole = "{\"a\\u0062\":[1,{\"b\":\"x\\\"\\ud83d\\ude00\"},null],\"x\":{\"y\":[true,false]},\"n\":-1.5e3}";
   auto filter = Filter::parse(
-      "{\"$or\":[{\"ab\":{\"$contains\":{\"b\":\"x\"}}},{\"x.y\":[true]},{\"n\":{\"$gt\":5}},{\"ab\":{\"$icontains\":\"q\"}}]}");
+      "{\"$or\":[{\"ab\":{\"$contains\":{\"b\":\"x\"}}},{\"x.y\":[true]},{\"n\":{\"$gt\":5}},{\"ab\":{\"$icontains\":"
+      "\"q\"}}]}");
   CHECK(bool(filter));
   for (size_t cut = 0; cut <= whole.size(); ++cut) {
     // Its own allocation, so that a sanitizer sees the end.
@@ -286,8 +289,10 @@ json any_value(Random& random, int depth) {
   if (kind < 6) return any_scalar(random);
   json value = kind == 6 ? json::array() : json::object();
   for (size_t i = pick(random, 3); i > 0; --i) {
-    if (kind == 6) value.push_back(any_value(random, depth - 1));
-    else value[std::string(1, char('a' + pick(random, 3)))] = any_value(random, depth - 1);
+    if (kind == 6)
+      value.push_back(any_value(random, depth - 1));
+    else
+      value[std::string(1, char('a' + pick(random, 3)))] = any_value(random, depth - 1);
   }
   return value;
 }
@@ -298,15 +303,20 @@ std::string any_key(Random& random) {
 }
 
 json any_condition(Random& random, int depth) {
-  static const char* operators[] = {"$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$exists", "$contains", "$subset"};
+  static const char* operators[] = {"$eq", "$ne",  "$gt",     "$gte",      "$lt",    "$lte",
+                                    "$in", "$nin", "$exists", "$contains", "$subset"};
   if (pick(random, 4) == 0) return any_scalar(random);
   json condition = json::object();
   for (size_t i = 1 + pick(random, 2); i > 0; --i) {
     std::string op = operators[pick(random, std::size(operators))];
-    if (op == "$exists") condition[op] = pick(random, 2) == 0;
-    else if (op == "$in" || op == "$nin") condition[op] = json::array({any_value(random, 1), any_value(random, 1)});
-    else if (op == "$subset") condition[op] = json{{"a", any_value(random, 1)}};
-    else condition[op] = any_value(random, 2);
+    if (op == "$exists")
+      condition[op] = pick(random, 2) == 0;
+    else if (op == "$in" || op == "$nin")
+      condition[op] = json::array({any_value(random, 1), any_value(random, 1)});
+    else if (op == "$subset")
+      condition[op] = json{{"a", any_value(random, 1)}};
+    else
+      condition[op] = any_value(random, 2);
   }
   if (depth > 0 && pick(random, 5) == 0) condition["$not"] = json{{"$gt", any_scalar(random)}};
   return condition;
@@ -317,7 +327,8 @@ json any_filter(Random& random, int depth) {
   for (size_t i = pick(random, 3); i > 0; --i) filter[any_key(random)] = any_condition(random, depth);
   if (depth == 0) return filter;
   static const char* groups[] = {"$and", "$or"};
-  if (pick(random, 2) == 0) filter[groups[pick(random, 2)]] = json::array({any_filter(random, depth - 1), any_filter(random, depth - 1)});
+  if (pick(random, 2) == 0)
+    filter[groups[pick(random, 2)]] = json::array({any_filter(random, depth - 1), any_filter(random, depth - 1)});
   if (pick(random, 4) == 0) filter["$not"] = any_filter(random, depth - 1);
   return filter;
 }
@@ -357,13 +368,18 @@ bool plain_operator(const std::string& op, const json& operand, const json* valu
   if (!value) return false;
   if (op == "$subset") return value->is_object() && subset(operand, *value);
   if (op == "$contains") {
-    if (value->is_string()) return operand.is_string() && value->get<std::string>().find(operand.get<std::string>()) != std::string::npos;
-    if (value->is_array()) for (auto& item : *value) in = in || item == operand;
+    if (value->is_string())
+      return operand.is_string() && value->get<std::string>().find(operand.get<std::string>()) != std::string::npos;
+    if (value->is_array())
+      for (auto& item : *value) in = in || item == operand;
     return in;
   }
   bool comparable = (value->is_number() && operand.is_number()) || (value->is_string() && operand.is_string());
   if (!comparable) return false;
-  return op == "$gt" ? *value > operand : op == "$gte" ? *value >= operand : op == "$lt" ? *value < operand : *value <= operand;
+  return op == "$gt"    ? *value > operand
+         : op == "$gte" ? *value >= operand
+         : op == "$lt"  ? *value < operand
+                        : *value <= operand;
 }
 
 bool plain_condition(const json& condition, const json* value) {
@@ -378,10 +394,14 @@ bool plain_condition(const json& condition, const json* value) {
 bool plain_matches(const json& filter, const json& row) {
   for (auto& [key, condition] : filter.items()) {
     bool holds = key == "$or" ? false : true;
-    if (key == "$and") for (auto& item : condition) holds = holds && plain_matches(item, row);
-    else if (key == "$or") for (auto& item : condition) holds = holds || plain_matches(item, row);
-    else if (key == "$not") holds = !plain_matches(condition, row);
-    else holds = plain_condition(condition, look_up(row, key));
+    if (key == "$and")
+      for (auto& item : condition) holds = holds && plain_matches(item, row);
+    else if (key == "$or")
+      for (auto& item : condition) holds = holds || plain_matches(item, row);
+    else if (key == "$not")
+      holds = !plain_matches(condition, row);
+    else
+      holds = plain_condition(condition, look_up(row, key));
     if (!holds) return false;
   }
   return true;

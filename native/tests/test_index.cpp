@@ -113,7 +113,8 @@ TEST(ties_go_to_the_lower_row_sequence_also_after_upserts_deletes_and_moves) {
 
 TEST(a_namespace_is_a_wall_and_a_subtree_ends_at_segments) {
   Fixture fixture(1, KALOS_METRIC_DOT);
-  for (auto& segments : std::vector<Strings>{{}, {"a"}, {"ab"}, {"a", "b"}, {"a", "b", "c"}, {"b"}, {std::string("a\0\1b", 4)}}) {
+  for (auto& segments :
+       std::vector<Strings>{{}, {"a"}, {"ab"}, {"a", "b"}, {"a", "b", "c"}, {"b"}, {std::string("a\0\1b", 4)}}) {
     std::string id = "in";
     for (auto& segment : segments) id += "/" + segment;
     fixture.put({id, {1}, {}, {}, key(segments)});
@@ -370,8 +371,18 @@ TEST(get_is_aligned_with_the_ids_asked_for) {
 
 TEST(groups_give_the_best_hit_of_each_json_value) {
   Fixture fixture(1, KALOS_METRIC_DOT);
-  const char* metadata[] = {"{\"doc\":1}", "{\"doc\":1.0}", "{\"doc\":\"1\"}", "{\"doc\":null}", "{\"doc\":null}", "{}", "{}",
-                            "{\"doc\":{\"a\":1,\"b\":2}}", "{\"doc\":{\"b\":2,\"a\":1}}", "{\"doc\":true}", "{\"d\":{\"o\":1}}", "{\"d\":{\"o\":1}}"};
+  const char* metadata[] = {"{\"doc\":1}",
+                            "{\"doc\":1.0}",
+                            "{\"doc\":\"1\"}",
+                            "{\"doc\":null}",
+                            "{\"doc\":null}",
+                            "{}",
+                            "{}",
+                            "{\"doc\":{\"a\":1,\"b\":2}}",
+                            "{\"doc\":{\"b\":2,\"a\":1}}",
+                            "{\"doc\":true}",
+                            "{\"d\":{\"o\":1}}",
+                            "{\"d\":{\"o\":1}}"};
   for (int i = 0; i < 12; ++i) fixture.put({std::to_string(i), {float(100 - i)}, metadata[i], {}, ""});
   std::vector<float> query{1};
   SearchRequest request = search_for(query, 100);
@@ -393,7 +404,8 @@ TEST(groups_give_the_best_hit_of_each_json_value) {
 
 TEST(explain_counts_rows) {
   Fixture fixture(1);
-  for (int i = 0; i < 300; ++i) fixture.put({std::to_string(i), {1}, "{\"n\":" + std::to_string(i) + "}", {}, key({i < 200 ? "a" : "b"})});
+  for (int i = 0; i < 300; ++i)
+    fixture.put({std::to_string(i), {1}, "{\"n\":" + std::to_string(i) + "}", {}, key({i < 200 ? "a" : "b"})});
   fixture.put({"plain", {}, {}, {}, key({"a"})});
   std::vector<float> query{1};
   SearchRequest request = search_for(query, 2);
@@ -403,7 +415,12 @@ TEST(explain_counts_rows) {
   request.filter = "{\"n\":{\"$lt\":50}}";
   request.explain = true;
   json explain = json::parse(fixture.hits(request).explain);
-  CHECK_EQ(json({{"plan", "canonical scan"}, {"device", "cpu"}, {"rows_in_scope", 201}, {"rows_matched", 50}, {"rows_scored", 200}}), explain);
+  CHECK_EQ(json({{"plan", "canonical scan"},
+                 {"device", "cpu"},
+                 {"rows_in_scope", 201},
+                 {"rows_matched", 50},
+                 {"rows_scored", 200}}),
+           explain);
 }
 
 TEST(scans_page_through_both_orders_and_meet_every_row_once) {
@@ -414,8 +431,13 @@ TEST(scans_page_through_both_orders_and_meet_every_row_once) {
   for (int i = 0; i < 500; ++i) {
     std::string id = std::to_string(i);
     int64_t updated = 1 + int64_t(random() % 50);
-    fixture.put({id, i % 4 ? std::vector<float>{1} : std::vector<float>{}, "{\"even\":" + std::string(i % 2 ? "false" : "true") + "}", {},
-                 key({"n" + std::to_string(i % 5)}), 0, updated});
+    fixture.put({id,
+                 i % 4 ? std::vector<float>{1} : std::vector<float>{},
+                 "{\"even\":" + std::string(i % 2 ? "false" : "true") + "}",
+                 {},
+                 key({"n" + std::to_string(i % 5)}),
+                 0,
+                 updated});
     inserted.push_back(id);
     by_time.emplace_back(updated, id);
   }
@@ -432,7 +454,8 @@ TEST(scans_page_through_both_orders_and_meet_every_row_once) {
     CHECK_EQ(newest, scan_pages(fixture, request, pages));
     request.filter = "{\"even\":true}";
     Strings even;
-    std::copy_if(newest.begin(), newest.end(), std::back_inserter(even), [](auto& id) { return std::stoi(id) % 2 == 0; });
+    std::copy_if(newest.begin(), newest.end(), std::back_inserter(even),
+                 [](auto& id) { return std::stoi(id) % 2 == 0; });
     CHECK_EQ(even, scan_pages(fixture, request, pages));
     request.skip = 200;
     CHECK_EQ(Strings(even.begin() + 200, even.end()), scan_pages(fixture, request, pages));
@@ -470,16 +493,19 @@ TEST(a_page_ends_at_its_bytes_but_holds_at_least_one_row) {
 
 TEST(namespaces_are_listed_by_prefix_suffix_and_depth) {
   Fixture fixture(1);
-  for (auto& segments : std::vector<Strings>{{}, {"a"}, {"a", "x"}, {"a", "y"}, {"a", "y", "x"}, {"ab", "x"}, {"b", "q"}, {"zz\x01x"}}) {
+  for (auto& segments :
+       std::vector<Strings>{{}, {"a"}, {"a", "x"}, {"a", "y"}, {"a", "y", "x"}, {"ab", "x"}, {"b", "q"}, {"zz\x01x"}}) {
     fixture.put({"r", {1}, {}, {}, key(segments)});
   }
   NamespacesRequest request;
   request.collection_id = 1;
-  CHECK_EQ((Strings{"()", "(\"a\")", "(\"a\", \"x\")", "(\"a\", \"y\")", "(\"a\", \"y\", \"x\")", "(\"b\", \"q\")", "(\"ab\", \"x\")", "(\"zz\x01x\")"}),
+  CHECK_EQ((Strings{"()", "(\"a\")", "(\"a\", \"x\")", "(\"a\", \"y\")", "(\"a\", \"y\", \"x\")", "(\"b\", \"q\")",
+                    "(\"ab\", \"x\")", "(\"zz\x01x\")"}),
            namespaces(fixture, request));
   std::string a = key({"a"}), x = key({"x"}), yx = key({"y", "x"});
   request.prefix = a;
-  CHECK_EQ((Strings{"(\"a\")", "(\"a\", \"x\")", "(\"a\", \"y\")", "(\"a\", \"y\", \"x\")"}), namespaces(fixture, request));
+  CHECK_EQ((Strings{"(\"a\")", "(\"a\", \"x\")", "(\"a\", \"y\")", "(\"a\", \"y\", \"x\")"}),
+           namespaces(fixture, request));
   request.suffix = x;
   CHECK_EQ((Strings{"(\"a\", \"x\")", "(\"a\", \"y\", \"x\")"}), namespaces(fixture, request));
   request.suffix = yx;
@@ -542,7 +568,8 @@ Strings oracle_search(const std::map<std::pair<std::string, std::string>, Oracle
                       const SearchRequest& request, std::span<const float> query, std::vector<double>& scores) {
   std::vector<Scored> all;
   for (auto& [name, row] : rows) {
-    bool in_scope = request.scope.subtree ? row.name_space.starts_with(request.scope.namespace_key) : row.name_space == request.scope.namespace_key;
+    bool in_scope = request.scope.subtree ? row.name_space.starts_with(request.scope.namespace_key)
+                                          : row.name_space == request.scope.namespace_key;
     if (!in_scope || row.vector.empty() || (request.filter && row.flag != 1)) continue;
     all.push_back({canonical_score(metric, query, row.vector), &row});
   }
@@ -603,8 +630,10 @@ TEST(random_searches_alone_and_combined_are_those_of_a_brute_force) {
           rows.erase({name_space, id});
           continue;
         }
-        OracleRow row{name_space, id, 0, below(6) ? any_vector() : std::vector<float>{}, int(below(6)) - 1, int(below(3))};
-        std::string metadata = "{\"flag\":" + std::to_string(row.flag) + (row.group < 0 ? "" : ",\"g\":" + std::to_string(row.group)) + "}";
+        OracleRow row{name_space,        id,           0, below(6) ? any_vector() : std::vector<float>{},
+                      int(below(6)) - 1, int(below(3))};
+        std::string metadata = "{\"flag\":" + std::to_string(row.flag) +
+                               (row.group < 0 ? "" : ",\"g\":" + std::to_string(row.group)) + "}";
         row.sequence = fixture.put({id, row.vector, metadata, {}, name_space});
         rows[{name_space, id}] = row;
       }
@@ -624,7 +653,9 @@ TEST(random_searches_alone_and_combined_are_those_of_a_brute_force) {
         request.scope = {spaces[below(4)], below(2) == 1};
         if (below(3) == 0) request.filter = "{\"flag\":1}";
         if (below(4) == 0) request.group_by = "g";
-        if (below(4) == 0) (metric == KALOS_METRIC_L2 ? request.max_distance : request.min_score) = metric == KALOS_METRIC_L2 ? 2.0 : 0.5;
+        if (below(4) == 0)
+          (metric == KALOS_METRIC_L2 ? request.max_distance : request.min_score) =
+              metric == KALOS_METRIC_L2 ? 2.0 : 0.5;
         jobs.push_back(std::make_unique<ReadJob>());
         jobs.back()->request = request;
         jobs.back()->reply.timings.queue_ns = uint64_t(j);
@@ -643,7 +674,8 @@ TEST(random_searches_alone_and_combined_are_those_of_a_brute_force) {
         CHECK_EQ(request.query_count, combined.header.group_count);
         for (uint32_t q = 0; q < request.query_count; ++q) {
           std::vector<double> scores;
-          Strings expected = oracle_search(rows, metric, request, request.vectors.subspan(q * dimension, dimension), scores);
+          Strings expected =
+              oracle_search(rows, metric, request, request.vectors.subspan(q * dimension, dimension), scores);
           check_hits(combined.groups[q], expected, scores);
         }
         CHECK(jobs[j]->reply.message == fixture.read(request).message);

@@ -36,7 +36,8 @@ TEST(every_code_point_in_its_shortest_form_and_no_other) {
 }
 
 TEST(truncated_and_stray_bytes_are_refused_wherever_they_stand) {
-  for (std::string bad : {"\x80", "\xC3", "\xE2\x82", "\xF0\x9F\x98", "\xFF", "\xC0\x80", "\xF5\x80\x80\x80", "\xC3(", "\xE2(\xA1"}) {
+  for (std::string bad :
+       {"\x80", "\xC3", "\xE2\x82", "\xF0\x9F\x98", "\xFF", "\xC0\x80", "\xF5\x80\x80\x80", "\xC3(", "\xE2(\xA1"}) {
     for (size_t before : {0u, 1u, 7u, 8u, 9u, 30u}) {
       CHECK(!valid_utf8(std::string(before, 'a') + bad));
       CHECK(!valid_utf8(std::string(before, 'a') + bad + std::string(20, 'b')));
@@ -47,12 +48,12 @@ TEST(truncated_and_stray_bytes_are_refused_wherever_they_stand) {
 }
 
 TEST(folding_is_simple_and_covers_the_scripts) {
-  CHECK_EQ(fold_case("STRAßE"), fold_case("strasse").replace(4, 2, "ß"));
+  CHECK_EQ(std::string("straße"), fold_case("STRAßE"));
   CHECK_EQ(fold_case("ÀÉÎÕÜ"), fold_case("àéîõü"));
   CHECK_EQ(fold_case("ΟΔΥΣΣΕΥΣ"), fold_case("οδυσσευς"));  // the final sigma too
   CHECK_EQ(fold_case("ПРИВЕТ Ё"), fold_case("привет ё"));
   CHECK_EQ(fold_case("ԱՐԵՒ"), fold_case("արեւ"));
-  CHECK_EQ(fold_case("\xE1\xBA\x9E"), fold_case("ß"));  // capital sharp s
+  CHECK_EQ(fold_case("\xE1\xBA\x9E"), fold_case("ß"));                     // capital sharp s
   CHECK_EQ(fold_case("\xF0\x90\x90\x80"), fold_case("\xF0\x90\x90\xA8"));  // Deseret
   CHECK_EQ(std::string("漢字 123 \xFF\xC3"), fold_case("漢字 123 \xFF\xC3"));
   CHECK_EQ(std::string("İ"), fold_case("İ"));

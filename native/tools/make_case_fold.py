@@ -2,8 +2,8 @@
 
 Run: python3 native/tools/make_case_fold.py > native/src/base/case_fold_table.h
 
-Python has the full foldings only; where those give several code points, the simple one (status S of CaseFolding.txt) is the
-lower case. U+0130 has none.
+Python has the full foldings only; where those give several code points, the simple one (status S of CaseFolding.txt)
+is the lower case. U+0130 has none.
 """
 
 import sys
@@ -45,7 +45,8 @@ def runs(foldings: dict[int, int]) -> list[tuple[int, int, int, int]]:
 
 
 def main() -> None:
-    print("// Written by native/tools/make_case_fold.py: all simple case foldings of Unicode " + unicodedata.unidata_version + ".")
+    version = unicodedata.unidata_version
+    print(f"// Written by native/tools/make_case_fold.py: all simple case foldings of Unicode {version}.")
     print("#pragma once\n\n#include <cstdint>\n\nnamespace kalos {\n")
     print("// first, first + stride, ... last fold by adding the difference; sorted.")
     print("struct CaseFoldRun {\n  uint32_t first, last, stride;\n  int32_t difference;\n};\n")

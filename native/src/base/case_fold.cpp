@@ -14,8 +14,10 @@ size_t sequence_bytes(unsigned char first) { return first < 0xC0 ? 1 : first < 0
 uint32_t decode(std::string_view sequence) {
   auto byte = [&](size_t i) { return static_cast<unsigned char>(sequence[i]); };
   switch (sequence.size()) {
-    case 2: return uint32_t(byte(0) & 0x1F) << 6 | (byte(1) & 0x3F);
-    case 3: return uint32_t(byte(0) & 0x0F) << 12 | uint32_t(byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
+    case 2:
+      return uint32_t(byte(0) & 0x1F) << 6 | (byte(1) & 0x3F);
+    case 3:
+      return uint32_t(byte(0) & 0x0F) << 12 | uint32_t(byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
     default:
       return uint32_t(byte(0) & 0x07) << 18 | uint32_t(byte(1) & 0x3F) << 12 | uint32_t(byte(2) & 0x3F) << 6 |
              (byte(3) & 0x3F);

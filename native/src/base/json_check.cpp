@@ -99,7 +99,8 @@ class Checker {
     return true;
   }
   bool refuse(std::string_view fault) {
-    words_ = std::string(what_) + (keys_.empty() ? " holds what" : " key " + quoted(keys_.back())) + " " + std::string(fault);
+    words_ = std::string(what_) + (keys_.empty() ? " holds what" : " key " + quoted(keys_.back())) + " " +
+             std::string(fault);
     return false;
   }
   bool refuse_integer(const std::string& token) {
@@ -125,7 +126,8 @@ Result<> check_json_object(std::string_view json, std::string_view what, size_t 
   if (size_t zero = json.find('\0'); zero != std::string_view::npos) {
     return invalid(std::string(what) + " is not valid JSON at byte " + std::to_string(zero + 1) + ": a zero byte");
   }
-  if (json.starts_with("\xEF\xBB\xBF")) return invalid(std::string(what) + " begins with a byte order mark; leave it out");
+  if (json.starts_with("\xEF\xBB\xBF"))
+    return invalid(std::string(what) + " begins with a byte order mark; leave it out");
   Checker checker(what, max_depth);
   if (nlohmann::json::sax_parse(json.begin(), json.end(), &checker)) return Unit{};
   return invalid(checker.take_words());

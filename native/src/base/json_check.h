@@ -1,5 +1,6 @@
-// Metadata as the ABI wants it: one JSON object, at most KALOS_MAX_METADATA_BYTES and KALOS_MAX_METADATA_DEPTH deep, keys
-// unique within each object, integers within int64, numbers finite, strings well-formed. The outermost object is depth 1.
+// Metadata as the ABI wants it: one JSON object, at most KALOS_MAX_METADATA_BYTES and KALOS_MAX_METADATA_DEPTH deep,
+// keys unique within each object, integers within int64, numbers finite, strings well-formed. The outermost object is
+// depth 1.
 #pragma once
 
 #include <cstddef>

@@ -57,13 +57,25 @@ bool take_value(std::string_view& text, JsonValue& value) {
   if (text.empty()) return false;
   size_t end;
   switch (text[0]) {
-    case '"': value.kind = JsonKind::string, end = string_end(text); break;
-    case '{': value.kind = JsonKind::object, end = container_end(text); break;
-    case '[': value.kind = JsonKind::array, end = container_end(text); break;
+    case '"':
+      value.kind = JsonKind::string, end = string_end(text);
+      break;
+    case '{':
+      value.kind = JsonKind::object, end = container_end(text);
+      break;
+    case '[':
+      value.kind = JsonKind::array, end = container_end(text);
+      break;
     case 't':
-    case 'f': value.kind = JsonKind::boolean, end = word_end(text); break;
-    case 'n': value.kind = JsonKind::null, end = word_end(text); break;
-    default: value.kind = JsonKind::number, end = word_end(text); break;
+    case 'f':
+      value.kind = JsonKind::boolean, end = word_end(text);
+      break;
+    case 'n':
+      value.kind = JsonKind::null, end = word_end(text);
+      break;
+    default:
+      value.kind = JsonKind::number, end = word_end(text);
+      break;
   }
   if (end == std::string_view::npos || end == 0) return false;
   value.raw = text.substr(0, end);
@@ -190,13 +202,27 @@ std::string_view json_unescape(std::string_view raw, std::string& scratch) {
       continue;
     }
     switch (char c = raw[++at]) {
-      case 'b': scratch += '\b'; break;
-      case 'f': scratch += '\f'; break;
-      case 'n': scratch += '\n'; break;
-      case 'r': scratch += '\r'; break;
-      case 't': scratch += '\t'; break;
-      case 'u': at += at + 4 < raw.size() ? take_unicode_escape(raw, at + 1, scratch) : 0; break;
-      default: scratch += c; break;
+      case 'b':
+        scratch += '\b';
+        break;
+      case 'f':
+        scratch += '\f';
+        break;
+      case 'n':
+        scratch += '\n';
+        break;
+      case 'r':
+        scratch += '\r';
+        break;
+      case 't':
+        scratch += '\t';
+        break;
+      case 'u':
+        at += at + 4 < raw.size() ? take_unicode_escape(raw, at + 1, scratch) : 0;
+        break;
+      default:
+        scratch += c;
+        break;
     }
   }
   return scratch;
@@ -230,14 +256,20 @@ int compare(const JsonNumber& a, const JsonNumber& b) {
 
 void append_canonical(JsonValue value, std::string& to) {
   switch (value.kind) {
-    case JsonKind::missing: to += '?'; break;
-    case JsonKind::null: to += 'n'; break;
-    case JsonKind::boolean: to += value.is_true() ? 't' : 'f'; break;
+    case JsonKind::missing:
+      to += '?';
+      break;
+    case JsonKind::null:
+      to += 'n';
+      break;
+    case JsonKind::boolean:
+      to += value.is_true() ? 't' : 'f';
+      break;
     case JsonKind::number: {
       JsonNumber number = json_number(value);
       constexpr double two_to_63 = 9223372036854775808.0;
-      bool whole = number.is_integer || (number.real >= -two_to_63 && number.real < two_to_63 &&
-                                         std::trunc(number.real) == number.real);
+      bool whole = number.is_integer ||
+                   (number.real >= -two_to_63 && number.real < two_to_63 && std::trunc(number.real) == number.real);
       if (whole) {
         to += 'i' + std::to_string(number.is_integer ? number.integer : int64_t(number.real)) + ';';
       } else {
@@ -257,7 +289,9 @@ void append_canonical(JsonValue value, std::string& to) {
       to += ']';
       break;
     }
-    case JsonKind::object: append_canonical_object(value, to); break;
+    case JsonKind::object:
+      append_canonical_object(value, to);
+      break;
   }
 }
 

@@ -31,7 +31,8 @@ std::byte* map_file(const std::string& directory, uint64_t bytes) {
   unlink(path.c_str());
   void* at = MAP_FAILED;
   // Allocated up front: a full disk must be an answer here, not a SIGBUS later.
-  if (posix_fallocate(file, 0, off_t(bytes)) == 0) at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (posix_fallocate(file, 0, off_t(bytes)) == 0)
+    at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
   return at == MAP_FAILED ? nullptr : static_cast<std::byte*>(at);
 }

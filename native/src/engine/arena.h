@@ -63,11 +63,11 @@ class Arena {
   Record* add(const RecordParts& parts);
   void release(Record* record);
 
-  // Moves live records out of chunks that are more than half dead. `moved` learns each record's new place (its owner and
-  // row are set); the old place is zeros already.
+  // Moves live records out of chunks that are more than half dead. `moved` learns each record's new place (its owner
+  // and row are set); the old place is zeros already.
   void tidy(const std::function<void(Record*)>& moved);
 
-  uint64_t bytes() const { return bytes_; }            // mapped: of memory or, with file backing, of files
+  uint64_t bytes() const { return bytes_; }                // mapped: of memory or, with file backing, of files
   uint64_t memory_bytes() const { return memory_bytes_; }  // of these, anonymous memory
 
   static uint64_t record_bytes(size_t id_bytes, size_t text_bytes, size_t metadata_bytes);

@@ -55,12 +55,18 @@ class RowFields {
 bool equals(const FilterOperand& operand, JsonValue value, RowFields& row) {
   if (value.kind != operand.value.kind) return false;
   switch (value.kind) {
-    case JsonKind::missing: return false;
-    case JsonKind::null: return true;
-    case JsonKind::boolean: return value.is_true() == operand.value.is_true();
-    case JsonKind::number: return compare(json_number(value), operand.number) == 0;
-    case JsonKind::string: return json_string(value, row.scratch) == operand.string;
-    default: return canonical_of(value) == operand.canonical;
+    case JsonKind::missing:
+      return false;
+    case JsonKind::null:
+      return true;
+    case JsonKind::boolean:
+      return value.is_true() == operand.value.is_true();
+    case JsonKind::number:
+      return compare(json_number(value), operand.number) == 0;
+    case JsonKind::string:
+      return json_string(value, row.scratch) == operand.string;
+    default:
+      return canonical_of(value) == operand.canonical;
   }
 }
 
@@ -120,33 +126,50 @@ bool has_subset(JsonValue wanted, JsonValue value) {
 
 bool holds_for_field(const FilterNode& node, JsonValue value, RowFields& row) {
   switch (node.op) {
-    case FilterOp::eq: return equals(node.operand, value, row);
-    case FilterOp::ne: return !equals(node.operand, value, row);
-    case FilterOp::in: return is_in(node, value, row);
-    case FilterOp::nin: return !is_in(node, value, row);
-    case FilterOp::exists: return (value.kind != JsonKind::missing) == node.operand.value.is_true();
-    case FilterOp::contains: return contains(node.operand, value, false, row);
-    case FilterOp::icontains: return contains(node.operand, value, true, row);
-    case FilterOp::subset: return value.kind == JsonKind::object && has_subset(node.operand.value, value);
-    default: break;
+    case FilterOp::eq:
+      return equals(node.operand, value, row);
+    case FilterOp::ne:
+      return !equals(node.operand, value, row);
+    case FilterOp::in:
+      return is_in(node, value, row);
+    case FilterOp::nin:
+      return !is_in(node, value, row);
+    case FilterOp::exists:
+      return (value.kind != JsonKind::missing) == node.operand.value.is_true();
+    case FilterOp::contains:
+      return contains(node.operand, value, false, row);
+    case FilterOp::icontains:
+      return contains(node.operand, value, true, row);
+    case FilterOp::subset:
+      return value.kind == JsonKind::object && has_subset(node.operand.value, value);
+    default:
+      break;
   }
   auto ordered = order(value, node.operand, row);
   if (!ordered) return false;
   switch (node.op) {
-    case FilterOp::gt: return *ordered > 0;
-    case FilterOp::gte: return *ordered >= 0;
-    case FilterOp::lt: return *ordered < 0;
-    default: return *ordered <= 0;
+    case FilterOp::gt:
+      return *ordered > 0;
+    case FilterOp::gte:
+      return *ordered >= 0;
+    case FilterOp::lt:
+      return *ordered < 0;
+    default:
+      return *ordered <= 0;
   }
 }
 
 bool holds(const FilterNode& node, RowFields& row) {
   auto child_holds = [&](const FilterNode& child) { return holds(child, row); };
   switch (node.op) {
-    case FilterOp::all: return std::all_of(node.children.begin(), node.children.end(), child_holds);
-    case FilterOp::any: return std::any_of(node.children.begin(), node.children.end(), child_holds);
-    case FilterOp::none: return std::none_of(node.children.begin(), node.children.end(), child_holds);
-    default: return holds_for_field(node, row[node.field], row);
+    case FilterOp::all:
+      return std::all_of(node.children.begin(), node.children.end(), child_holds);
+    case FilterOp::any:
+      return std::any_of(node.children.begin(), node.children.end(), child_holds);
+    case FilterOp::none:
+      return std::none_of(node.children.begin(), node.children.end(), child_holds);
+    default:
+      return holds_for_field(node, row[node.field], row);
   }
 }
 

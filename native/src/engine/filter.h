@@ -4,9 +4,10 @@
 //   condition   a value (equal to it), or {operator: operand, ...}                                    all must hold
 //   operators   $eq $ne $in $nin $gt $gte $lt $lte $exists $contains $icontains $subset $not
 //
-// A key is first a member of that very name, then a path: "a.b" is b of the object a. A row without metadata is an empty
-// object. A missing key matches $ne, $nin and "$exists": false only. Equality is that of JSON values (base/json_view.h);
-// $gt and its kin compare number with number and string with string by code points; other types never match.
+// A key is first a member of that very name, then a path: "a.b" is b of the object a. A row without metadata is an
+// empty object. A missing key matches $ne, $nin and "$exists": false only. Equality is that of JSON values
+// (base/json_view.h); $gt and its kin compare number with number and string with string by code points; other types
+// never match.
 //   $contains   an array that holds the operand, or a string that holds it as a substring
 //   $icontains  the same after simple case folding
 //   $subset     an object that has all the operand's members, objects within objects likewise

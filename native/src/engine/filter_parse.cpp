@@ -14,10 +14,18 @@ constexpr std::string_view known_operators =
 
 std::optional<FilterOp> field_operator(std::string_view name) {
   static constexpr std::pair<std::string_view, FilterOp> table[] = {
-      {"$eq", FilterOp::eq},         {"$ne", FilterOp::ne},         {"$gt", FilterOp::gt},
-      {"$gte", FilterOp::gte},       {"$lt", FilterOp::lt},         {"$lte", FilterOp::lte},
-      {"$in", FilterOp::in},         {"$nin", FilterOp::nin},       {"$exists", FilterOp::exists},
-      {"$contains", FilterOp::contains}, {"$icontains", FilterOp::icontains}, {"$subset", FilterOp::subset},
+      {"$eq", FilterOp::eq},
+      {"$ne", FilterOp::ne},
+      {"$gt", FilterOp::gt},
+      {"$gte", FilterOp::gte},
+      {"$lt", FilterOp::lt},
+      {"$lte", FilterOp::lte},
+      {"$in", FilterOp::in},
+      {"$nin", FilterOp::nin},
+      {"$exists", FilterOp::exists},
+      {"$contains", FilterOp::contains},
+      {"$icontains", FilterOp::icontains},
+      {"$subset", FilterOp::subset},
   };
   for (const auto& [known, op] : table) {
     if (known == name) return op;
@@ -30,11 +38,18 @@ FilterOperand make_operand(JsonValue value) {
   operand.value = value;
   std::string scratch;
   switch (value.kind) {
-    case JsonKind::number: operand.number = json_number(value); break;
-    case JsonKind::string: operand.string = json_string(value, scratch); break;
+    case JsonKind::number:
+      operand.number = json_number(value);
+      break;
+    case JsonKind::string:
+      operand.string = json_string(value, scratch);
+      break;
     case JsonKind::array:
-    case JsonKind::object: append_canonical(value, operand.canonical); break;
-    default: break;
+    case JsonKind::object:
+      append_canonical(value, operand.canonical);
+      break;
+    default:
+      break;
   }
   return operand;
 }
@@ -116,7 +131,8 @@ class Parser {
   }
 
   bool unknown(std::string_view name) {
-    return refuse("unknown operator " + std::string(name.substr(0, 64)) + "; known are " + std::string(known_operators));
+    return refuse("unknown operator " + std::string(name.substr(0, 64)) + "; known are " +
+                  std::string(known_operators));
   }
 
   // Are the members of this object operators? Neither or both is an error of the caller's.
@@ -130,7 +146,8 @@ class Parser {
     }
     operators = with > 0;
     if (with == 0 || without == 0) return true;
-    return refuse("\"" + fields_[field].name() + "\" mixes operators with other keys; use $eq to compare with an object");
+    return refuse("\"" + fields_[field].name() +
+                  "\" mixes operators with other keys; use $eq to compare with an object");
   }
 
   bool condition(size_t field, JsonValue value, size_t depth, FilterNode& node) {
@@ -157,7 +174,8 @@ class Parser {
         continue;
       }
       auto op = field_operator(name);
-      if (!op && (name == "$and" || name == "$or")) return refuse(name + " combines filters; it cannot stand below a key");
+      if (!op && (name == "$and" || name == "$or"))
+        return refuse(name + " combines filters; it cannot stand below a key");
       if (!op) return unknown(name);
       if (!leaf(*op, name, field, operand, node)) return false;
     }

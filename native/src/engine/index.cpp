@@ -33,7 +33,8 @@ uint64_t collection_of(const ReadRequest& request) {
 }
 
 // Answers everything but a search.
-Result<Bytes> answer(const Collection& collection, const Snapshot& snapshot, const ReadRequest& request, Deadline deadline) {
+Result<Bytes> answer(const Collection& collection, const Snapshot& snapshot, const ReadRequest& request,
+                     Deadline deadline) {
   if (auto* read = std::get_if<GetRequest>(&request)) return get(collection, snapshot, *read);
   if (auto* read = std::get_if<CountRequest>(&request)) return count(collection, snapshot, *read, deadline);
   if (auto* read = std::get_if<ScanRequest>(&request)) return scan(collection, snapshot, *read, deadline);

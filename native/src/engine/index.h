@@ -44,7 +44,8 @@ class Index {
   // The same for the reads of a batch; words of a failure name nothing of the others.
   Reply read_one(const ReadRequest& request, int64_t deadline_ns);
 
-  // Publishes a whole commit: reads see it from here on. Cannot fail: everything that can was checked before the commit.
+  // Publishes a whole commit: reads see it from here on. Cannot fail: everything that can was checked before the
+  // commit.
   void apply(std::vector<Change> changes, uint64_t commit_sequence);
 
   // A collection whose rows are still being loaded answers KALOS_STATUS_LOADING with "loading, 43 %"; one that does

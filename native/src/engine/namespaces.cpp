@@ -38,9 +38,7 @@ uint64_t Namespace::visible_count(int64_t now_us) const {
   return visible_rows(vectors_, now_us) + visible_rows(plain_, now_us);
 }
 
-bool Namespace::any_visible(int64_t now_us) const {
-  return expiring_ < row_count() || visible_count(now_us) > 0;
-}
+bool Namespace::any_visible(int64_t now_us) const { return expiring_ < row_count() || visible_count(now_us) > 0; }
 
 uint64_t Namespace::bytes() const {
   return sizeof(Namespace) + key_.size() + vectors_.bytes() + plain_.bytes() + ids_.capacity() * sizeof(IdSlot);

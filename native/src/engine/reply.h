@@ -46,7 +46,8 @@ struct HitsAnswer {
 // Bytes of a hit in a reply, at most: what a page of a scan is measured by.
 uint64_t hit_bytes(const Hit& hit, uint32_t dimension);
 
-// Errors: InvalidRequest where the message would be longer than KALOS_MAX_MESSAGE_BYTES, saying what to ask for instead.
+// Errors: InvalidRequest where the message would be longer than KALOS_MAX_MESSAGE_BYTES, saying what to ask for
+// instead.
 Result<Bytes> encode_hits(const HitsAnswer& answer);
 Result<Bytes> encode_namespaces(uint64_t commit_sequence, std::span<const std::string_view> keys);
 Bytes encode_count_reply(uint64_t commit_sequence, uint64_t count);

@@ -1,9 +1,9 @@
 // Rows of one namespace, dense: what a search reads lies together, in chunks that never move.
 //
-// Chunk 0 holds row 0, chunk c the rows [2^(c-1), 2^c), until a chunk holds `chunk_rows_`; from there on all chunks are of
-// that size. So a namespace of one row costs little, one of millions lies in large runs, and growth copies nothing. Each
-// chunk holds float32[rows][stride] vectors, float64[rows] norms and RowEntry[rows].
-// A removed row is overwritten by the last one; the place that the last one leaves is zeroed and an empty chunk given back.
+// Chunk 0 holds row 0, chunk c the rows [2^(c-1), 2^c), until a chunk holds 2^chunk_bits_ rows; from there on all chunks are
+// of that size. So a namespace of one row costs little, one of millions lies in large runs, and growth copies nothing.
+// Each chunk holds float32[rows][stride] vectors, float64[rows] norms and RowEntry[rows]. A removed row is overwritten
+// by the last one; the place that the last one leaves is zeroed and an empty chunk given back.
 #pragma once
 
 #include <cstdint>

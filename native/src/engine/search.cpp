@@ -30,7 +30,7 @@ struct Member {
   Deadline deadline{0};
   bool expired = false;
   std::optional<Error> error;
-  uint64_t rows_matched = 0, rows_scored = 0;  // of one query
+  uint64_t rows_matched = 0, rows_scored = 0;   // of one query
   std::vector<std::vector<Candidate>> results;  // of each query, without the skipped ones
   // Of the block at hand: is the filter's answer known for the row, and what is it?
   enum class Answer : uint8_t { unknown, no, yes };
@@ -53,8 +53,10 @@ double least_key(const SearchRequest& request) {
 
 Lane make_lane(Member& member, uint32_t query) {
   const SearchRequest& request = *member.job->request;
-  return {&member, prepare_query(request.vectors.subspan(size_t{query} * request.dimension, request.dimension)),
-          TopK(request.group_by || request.k == 0 ? 0 : size_t{request.skip} + request.k, least_key(request)), {}};
+  return {&member,
+          prepare_query(request.vectors.subspan(size_t{query} * request.dimension, request.dimension)),
+          TopK(request.group_by || request.k == 0 ? 0 : size_t{request.skip} + request.k, least_key(request)),
+          {}};
 }
 
 // The walk of some lanes over the rows of a scope.
@@ -132,7 +134,8 @@ class Walk {
   void select(Lane& lane) {
     if (lane.member->group_by) {
       for (uint32_t i = 0; i < count_; ++i) {
-        if (scores_[i] >= lane.best.threshold() && visible(i) && matches(*lane.member, i)) lane.all.push_back(candidate(i));
+        if (scores_[i] >= lane.best.threshold() && visible(i) && matches(*lane.member, i))
+          lane.all.push_back(candidate(i));
       }
       return;
     }
@@ -159,8 +162,8 @@ class Walk {
 };
 
 // The best rows of which no two have the same value; rows without the key stand for themselves.
-std::vector<Candidate> best_of_groups(std::vector<Candidate> all, const JsonPath& path, size_t wanted, Deadline& deadline,
-                                      bool& expired) {
+std::vector<Candidate> best_of_groups(std::vector<Candidate> all, const JsonPath& path, size_t wanted,
+                                      Deadline& deadline, bool& expired) {
   auto worse = [](const Candidate& a, const Candidate& b) { return better(b, a); };
   std::make_heap(all.begin(), all.end(), worse);
   std::vector<Candidate> chosen;
@@ -273,7 +276,8 @@ void prepare_member(Member& member, SearchJob& job, uint64_t rows_in_scope) {
     if (!filter->matches_all()) member.filter = std::move(*filter);
   }
   if (request.group_by) member.group_by.emplace(*request.group_by);
-  uint64_t hits_a_query = std::min<uint64_t>(request.k, rows_in_scope - std::min<uint64_t>(rows_in_scope, request.skip));
+  uint64_t hits_a_query =
+      std::min<uint64_t>(request.k, rows_in_scope - std::min<uint64_t>(rows_in_scope, request.skip));
   if (request.query_count * hits_a_query * sizeof(kalos_hit_fields) <= KALOS_MAX_MESSAGE_BYTES) return;
   // Only a filter, a bound or groups could make it fit; a walk that most likely ends in an error is not worth it.
   member.error = invalid(std::to_string(request.query_count) + " queries with up to " + std::to_string(hits_a_query) +
@@ -297,7 +301,8 @@ Result<> check_search(const SearchRequest& request, const CollectionInfo& info) 
     return invalid("min_score does not fit metric l2, where lower is better; use max_distance");
   }
   if (!distance && request.max_distance) return invalid("max_distance is for metric l2 only; use min_score");
-  if ((request.min_score && std::isnan(*request.min_score)) || (request.max_distance && std::isnan(*request.max_distance))) {
+  if ((request.min_score && std::isnan(*request.min_score)) ||
+      (request.max_distance && std::isnan(*request.max_distance))) {
     return invalid("min_score and max_distance must be numbers, not NaN");
   }
   if (request.vectors.size() != size_t{request.query_count} * request.dimension) {

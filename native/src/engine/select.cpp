@@ -38,8 +38,8 @@ bool for_each_row(const Namespace& owner, int64_t now_us, Take take) {
 
 // A row in the order of a scan. `rank` and `tie` rise.
 struct Place {
-  int64_t rank = 0;   // for UPDATED the complement of the time, which falls as it rises
-  uint64_t tie = 0;   // the sequence, or for UPDATED what falls as it rises
+  int64_t rank = 0;  // for UPDATED the complement of the time, which falls as it rises
+  uint64_t tie = 0;  // the sequence, or for UPDATED what falls as it rises
   RowRef row;
 
   bool operator<(const Place& other) const { return rank < other.rank || (rank == other.rank && tie < other.tie); }
@@ -154,7 +154,8 @@ Result<Bytes> get(const Collection& collection, const Snapshot& snapshot, const 
   return encode_hits(answer);
 }
 
-Result<Bytes> count(const Collection& collection, const Snapshot& snapshot, const CountRequest& request, Deadline deadline) {
+Result<Bytes> count(const Collection& collection, const Snapshot& snapshot, const CountRequest& request,
+                    Deadline deadline) {
   auto filter = parse_filter(request.filter);
   if (!filter) return filter.error();
   uint64_t rows = 0;
@@ -172,7 +173,8 @@ Result<Bytes> count(const Collection& collection, const Snapshot& snapshot, cons
   return encode_count_reply(snapshot.commit_sequence, rows);
 }
 
-Result<Bytes> scan(const Collection& collection, const Snapshot& snapshot, const ScanRequest& request, Deadline deadline) {
+Result<Bytes> scan(const Collection& collection, const Snapshot& snapshot, const ScanRequest& request,
+                   Deadline deadline) {
   if (request.order != KALOS_ORDER_INSERTION && request.order != KALOS_ORDER_UPDATED) {
     return invalid("order is " + std::to_string(request.order) + ", expected 1 (insertion) or 2 (updated)");
   }
@@ -199,7 +201,8 @@ Result<Bytes> scan(const Collection& collection, const Snapshot& snapshot, const
   return encode_hits(page_answer(page.take_sorted(), collection, snapshot, request));
 }
 
-Result<Bytes> list_namespaces(const Collection& collection, const Snapshot& snapshot, const NamespacesRequest& request) {
+Result<Bytes> list_namespaces(const Collection& collection, const Snapshot& snapshot,
+                              const NamespacesRequest& request) {
   std::vector<std::string_view> keys;
   uint64_t skipped = 0;
   bool any = false;

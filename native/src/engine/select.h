@@ -7,8 +7,10 @@
 namespace kalos {
 
 Result<Bytes> get(const Collection& collection, const Snapshot& snapshot, const GetRequest& request);
-Result<Bytes> count(const Collection& collection, const Snapshot& snapshot, const CountRequest& request, Deadline deadline);
-Result<Bytes> scan(const Collection& collection, const Snapshot& snapshot, const ScanRequest& request, Deadline deadline);
+Result<Bytes> count(const Collection& collection, const Snapshot& snapshot, const CountRequest& request,
+                    Deadline deadline);
+Result<Bytes> scan(const Collection& collection, const Snapshot& snapshot, const ScanRequest& request,
+                   Deadline deadline);
 Result<Bytes> list_namespaces(const Collection& collection, const Snapshot& snapshot, const NamespacesRequest& request);
 
 }  // namespace kalos

@@ -1,4 +1,5 @@
-// The canonical sums (compute/cpu/portable/canonical.h) with AVX2 and FMA: the 32 partial sums are eight registers of four.
+// The canonical sums (compute/cpu/portable/canonical.h) with AVX2 and FMA: the 32 partial sums are eight registers of
+// four.
 #include "compute/cpu/kernels.h"
 
 #if defined(__x86_64__)
