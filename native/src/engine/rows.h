@@ -1,6 +1,6 @@
 // Rows of one namespace, dense: what a search reads lies together, in chunks that never move.
 //
-// Chunk 0 holds row 0, chunk c the rows [2^(c-1), 2^c), until a chunk holds 2^chunk_bits_ rows; from there on all chunks are
+// Chunk 0 holds row 0, chunk c the rows [2^(c-1), 2^c), until a chunk holds 2^chunk_bits_ rows; from there on all are
 // of that size. So a namespace of one row costs little, one of millions lies in large runs, and growth copies nothing.
 // Each chunk holds float32[rows][stride] vectors, float64[rows] norms and RowEntry[rows]. A removed row is overwritten
 // by the last one; the place that the last one leaves is zeroed and an empty chunk given back.
@@ -74,7 +74,7 @@ class RowTable {
 
   uint32_t dimension_;
   uint32_t stride_;
-  uint32_t chunk_bits_;  // chunk_rows_ == 1 << chunk_bits_
+  uint32_t chunk_bits_;  // the largest chunks hold 1 << chunk_bits_ rows
   uint32_t size_ = 0;
   uint64_t bytes_ = 0;
   std::vector<Chunk> chunks_;
