@@ -69,6 +69,9 @@ Result<std::unique_ptr<Store>> Store::open(StoreOptions options) {
   auto state = std::make_unique<State>();
   state->options = std::move(options);
   state->path = state->options.data_dir + "/kalos.db";
+  // SQLite's own account of its memory costs a lock for each allocation, and nobody asks for it. Too late, and without
+  // effect, once SQLite is in use.
+  sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
   if (auto made = make_private_file(state->options.data_dir, state->path); !made) return made.error();
   auto database =
       open_for_writing(state->path, state->options.page_bytes, state->options.version, state->options.migrations);
@@ -199,52 +202,88 @@ Result<Store::State::RowStatements*> Store::State::statements_of(uint64_t collec
   if (auto found = row_statements.find(collection_id); found != row_statements.end()) return &found->second;
   if (row_statements.size() >= kMaxCachedCollections) row_statements.clear();
   const std::string table = rows_table(collection_id);
-  // An expired row is as good as deleted: what replaces it is a new row, with a place and a time of its own.
-  const std::string expired = "(expires_us <> 0 AND expires_us <= excluded.updated_us)";
-  constexpr std::string_view doing = "write to a collection";
-  auto upsert = database.prepare(
-      "INSERT INTO " + table +
-          "(sequence, namespace, id, created_us, updated_us, expires_us, text, metadata, vector) "
-          "VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8) ON CONFLICT(namespace, id) DO UPDATE SET sequence = iif(" +
-          expired + ", excluded.sequence, sequence), created_us = iif(" + expired +
-          ", excluded.created_us, created_us), updated_us = excluded.updated_us, expires_us = excluded.expires_us, "
-          "text = excluded.text, metadata = excluded.metadata, vector = excluded.vector "
-          "RETURNING sequence, created_us",
-      doing);
-  if (!upsert) return upsert.error();
-  auto remove =
-      database.prepare("DELETE FROM " + table + " WHERE namespace = ?1 AND id = ?2 RETURNING expires_us", doing);
-  if (!remove) return remove.error();
-  auto size = database.prepare(
-      "SELECT length(CAST(text AS BLOB)), length(CAST(metadata AS BLOB)), vector IS NOT NULL "
-      "FROM " +
-          table + " WHERE namespace = ?1 AND id = ?2",
-      doing);
-  if (!size) return size.error();
-  RowStatements statements{std::move(*upsert), std::move(*remove), std::move(*size)};
-  return &row_statements.emplace(collection_id, std::move(statements)).first->second;
+  const std::string by_name = " WHERE namespace = ?1 AND id = ?2";
+  RowStatements made;
+  struct {
+    sqlite::Statement& statement;
+    std::string sql;
+  } wanted[] = {
+      {made.insert, "INSERT INTO " + table +
+                        "(namespace, id, text, metadata, vector, expires_us, updated_us, sequence, created_us) "
+                        "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?7) ON CONFLICT(namespace, id) DO NOTHING"},
+      {made.find, "SELECT sequence, created_us, expires_us FROM " + table + by_name},
+      {made.update, "UPDATE " + table +
+                        " SET text = ?3, metadata = ?4, vector = ?5, expires_us = ?6, updated_us = ?7 "
+                        "WHERE sequence = ?8"},
+      {made.remove, "DELETE FROM " + table + by_name + " RETURNING expires_us"},
+      {made.size,
+       "SELECT length(CAST(text AS BLOB)), length(CAST(metadata AS BLOB)), vector IS NOT NULL FROM " + table + by_name},
+  };
+  for (auto& [statement, sql] : wanted) {
+    auto prepared = database.prepare(sql, "write to a collection");
+    if (!prepared) return prepared.error();
+    statement = std::move(*prepared);
+  }
+  return &row_statements.emplace(collection_id, std::move(made)).first->second;
 }
 
+namespace {
+
+// Parameters 3 to 8 of the statements that write a row.
+void bind_row(sqlite::Statement& statement, const Row& row, int64_t now_us, uint64_t sequence) {
+  row.has_text ? statement.bind_text(3, row.text) : statement.bind_null(3);
+  row.has_metadata ? statement.bind_text(4, row.metadata) : statement.bind_null(4);
+  row.vector.empty() ? statement.bind_null(5) : statement.bind_blob(5, view(row.vector));
+  statement.bind(6, row.expires_us);
+  statement.bind(7, now_us);
+  statement.bind(8, static_cast<int64_t>(sequence));
+}
+
+}  // namespace
+
+// True where the row is a new one; false, and nothing changed, where there is one with its name.
+Result<bool> Store::State::insert(RowStatements& statements, Row& row, int64_t now_us) {
+  sqlite::Statement& insert = statements.insert;
+  sqlite::Reset reset(insert);
+  insert.bind_blob(1, row.namespace_key);
+  insert.bind_text(2, row.id);
+  bind_row(insert, row, now_us, next_row_sequence);
+  if (insert.step() != SQLITE_DONE) return database.failure("write a row");
+  if (sqlite3_changes(database.handle()) == 0) return false;
+  row.sequence = next_row_sequence++;
+  row.created_us = row.updated_us = now_us;
+  return true;
+}
+
+// New rows are the common case, so the row is inserted first and looked for only where that found its name taken.
 Result<> Store::upsert(const CollectionInfo& info, Row& row, int64_t now_us) {
   State& state = *state_;
-  auto statements = state.statements_of(info.id);
-  if (!statements) return statements.error();
-  sqlite::Statement& upsert = (*statements)->upsert;
-  sqlite::Reset reset(upsert);
-  upsert.bind(1, static_cast<int64_t>(state.next_row_sequence));
-  upsert.bind_blob(2, row.namespace_key);
-  upsert.bind_text(3, row.id);
-  upsert.bind(4, now_us);
-  upsert.bind(5, row.expires_us);
-  row.has_text ? upsert.bind_text(6, row.text) : upsert.bind_null(6);
-  row.has_metadata ? upsert.bind_text(7, row.metadata) : upsert.bind_null(7);
-  row.vector.empty() ? upsert.bind_null(8) : upsert.bind_blob(8, view(row.vector));
-  if (upsert.step() != SQLITE_ROW) return state.database.failure("write a row of collection \"" + info.name + "\"");
-  row.sequence = static_cast<uint64_t>(upsert.integer(0));
-  row.created_us = upsert.integer(1);
+  auto found = state.statements_of(info.id);
+  if (!found) return found.error();
+  State::RowStatements& statements = **found;
+  auto inserted = state.insert(statements, row, now_us);
+  if (!inserted) return inserted.error();
+  if (*inserted) return Unit{};
+  int64_t expires_us = 0;
+  {
+    sqlite::Reset reset(statements.find);
+    statements.find.bind_blob(1, row.namespace_key);
+    statements.find.bind_text(2, row.id);
+    if (statements.find.step() != SQLITE_ROW) return state.database.failure("read a row");
+    row.sequence = static_cast<uint64_t>(statements.find.integer(0));
+    row.created_us = statements.find.integer(1);
+    expires_us = statements.find.integer(2);
+  }
+  // An expired row is as good as deleted: what replaces it is a new row, with a place and a time of its own.
+  if (expires_us != 0 && expires_us <= now_us) {
+    if (auto removed = remove(info, row.namespace_key, row.id, now_us); !removed) return removed.error();
+    auto again = state.insert(statements, row, now_us);
+    if (!again) return again.error();
+    return Unit{};
+  }
+  bind_row(statements.update, row, now_us, row.sequence);
   row.updated_us = now_us;
-  if (row.sequence == state.next_row_sequence) ++state.next_row_sequence;
-  return Unit{};
+  return run(state.database, statements.update, "write a row");
 }
 
 Result<Store::Removal> Store::remove(const CollectionInfo& info, std::string_view namespace_key, std::string_view id,
@@ -258,7 +297,7 @@ Result<Store::Removal> Store::remove(const CollectionInfo& info, std::string_vie
   remove.bind_text(2, id);
   int code = remove.step();
   if (code == SQLITE_DONE) return Removal::ABSENT;
-  if (code != SQLITE_ROW) return state.database.failure("delete a row of collection \"" + info.name + "\"");
+  if (code != SQLITE_ROW) return state.database.failure("delete a row");
   int64_t expires_us = remove.integer(0);
   return expires_us != 0 && expires_us <= now_us ? Removal::EXPIRED : Removal::LIVE;
 }
@@ -273,7 +312,7 @@ Result<std::optional<Store::RowSize>> Store::row_size(const CollectionInfo& info
   size.bind_text(2, id);
   int code = size.step();
   if (code == SQLITE_DONE) return std::optional<RowSize>{};
-  if (code != SQLITE_ROW) return state_->database.failure("read a row of collection \"" + info.name + "\"");
+  if (code != SQLITE_ROW) return state_->database.failure("read a row");
   return std::optional(
       RowSize{static_cast<size_t>(size.integer(0)), static_cast<size_t>(size.integer(1)), size.integer(2) != 0});
 }

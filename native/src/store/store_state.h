@@ -17,7 +17,7 @@ struct Store::State {
   // The writer's connection and its statements.
   sqlite::Connection database;
   struct RowStatements {
-    sqlite::Statement upsert, remove, size;
+    sqlite::Statement insert, find, update, remove, size;
   };
   std::map<uint64_t, RowStatements> row_statements;  // by collection
   sqlite::Statement recall_write, remember_write, forget_writes, set_sequences;
@@ -31,6 +31,7 @@ struct Store::State {
   int64_t writes_forgotten_us = 0;      // when old write ids were last deleted
 
   Result<> prepare_all();
+  Result<bool> insert(RowStatements& statements, Row& row, int64_t now_us);
   Result<RowStatements*> statements_of(uint64_t collection_id);
 };
 
