@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import threading
+import time
 import weakref
 from collections.abc import Mapping
 from time import monotonic_ns
@@ -263,15 +264,15 @@ class Client:
             connection.close()
 
     def _connect(self, deadline_ns: int, patient: bool = True) -> Connection:
-        if not self._lock.acquire(timeout=max(0.0, (deadline_ns - monotonic_ns()) / 1e9)):
-            raise SidecarUnavailable(f"no connection to {self._target} in time: another thread is still connecting")
-        try:
+        while self._lock.locked():
+            if monotonic_ns() > deadline_ns:
+                raise SidecarUnavailable(f"no connection to {self._target} in time: another thread is still connecting")
+            time.sleep(0.001)
+        with self._lock:  # not acquire() and try: an exception of a signal's handler could come in between
             connection = self.current()
             if connection is None:
                 connection = open_connection(self._target, deadline_ns, patient=patient)
                 self._connection = connection
-        finally:
-            self._lock.release()
         if self._closed:
             self.close()
             raise SidecarUnavailable("this client was closed while it connected")

@@ -116,42 +116,36 @@ class Control:
 
     def ask(self, kind: int, body: dict[str, Any], expected: int, deadline_ns: int) -> dict[str, Any]:
         """Sends one frame and returns the body of the answer. NotListening where kalosd is gone."""
-        if not self._lock.acquire(timeout=max(0.0, (deadline_ns - monotonic_ns()) / 1e9)):
-            raise KalosTimeout("the control socket was busy until the deadline")
-        try:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                # Refused before we spoke: why is still to be read.
-                self._send(kind, body, deadline_ns)
-            while True:
-                found, answer = self._next(deadline_ns, expected)
-                if found in self._late:
-                    self._late.remove(found)
-                elif found == expected:
-                    return answer
-                elif found == _abi.CONTROL_ERROR:
-                    raise Refused(answer)
-        except OSError as error:
-            self.gone = True
-            raise NotListening from error
-        finally:
-            self._lock.release()
+        with self._lock:
+            try:
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    # Refused before we spoke: why is still to be read.
+                    self._send(kind, body, deadline_ns)
+                while True:
+                    found, answer = self._next(deadline_ns, expected)
+                    if found in self._late:
+                        self._late.remove(found)
+                    elif found == expected:
+                        return answer
+                    elif found == _abi.CONTROL_ERROR:
+                        raise Refused(answer)
+            except OSError as error:
+                self.gone = True
+                raise NotListening from error
 
     def poll(self) -> None:
         """Takes in what kalosd said unasked, without waiting: sets draining and gone."""
-        if self.gone or not self._lock.acquire(False):
+        if self.gone or self._lock.locked():  # whoever asks right now takes it in
             return
-        try:
-            while (frame := self._take_frame()) is not None:
-                if frame[0] in self._late:
-                    self._late.remove(frame[0])
-            self._receive()
-            while (frame := self._take_frame()) is not None:
-                if frame[0] in self._late:
-                    self._late.remove(frame[0])
-        except (OSError, SidecarUnavailable):
-            self.gone = True
-        finally:
-            self._lock.release()
+        with self._lock:  # not acquire() and try: an exception of a signal's handler could come in between
+            try:
+                if not self.gone:
+                    self._receive()
+                while (frame := self._take_frame()) is not None:
+                    if frame[0] in self._late:
+                        self._late.remove(frame[0])
+            except (OSError, SidecarUnavailable):
+                self.gone = True
 
     # ------------------------------------------------------------------------------------------- frames --------------
 

@@ -18,6 +18,7 @@ import contextlib
 import itertools
 import mmap
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
@@ -42,7 +43,9 @@ _REPLY_WORD = _abi.offset_of("kalos_slot_header", "reply_sequence") // 8
 _SERVER_STATE_AT = _abi.offset_of("kalos_lane_header", "server_state")
 
 _WHOLE = _abi.FLAG_BEGIN | _abi.FLAG_COMMIT
-_TOKEN_LOST_NS = 200_000_000  # kalosd posts right after answering: a token this late was taken by an interrupted wait
+# kalosd posts right after answering: a token this late was taken by an interrupted wait. (If it comes after all, the
+# next wait takes it and goes on waiting for its own.)
+_TOKEN_LOST_NS = 5_000_000
 
 EMPTY = Message([], 0)
 
@@ -52,11 +55,17 @@ class LaneLost(Exception):
 
 
 class Slot:
-    """A slot as its present user sees it. index: in the lane; sequence: of the last post; word: of its first u64."""
+    """The right to use a slot: whoever holds this object has it, everybody else finds it in a list of the lane.
 
-    __slots__ = ("base", "given_up_ns", "index", "payload", "semaphore", "sequence", "shared", "word")
+    An exception may be raised between any two instructions (a signal's handler may, Ctrl-C does), so the right can be
+    dropped without anybody giving it back. Then its finaliser tells the lane.
 
-    def __init__(self, index: int, base: int, semaphore: Any) -> None:
+    index: in the lane; sequence: of the last post, 0 where none is unanswered; word: number of its first u64."""
+
+    __slots__ = ("base", "given_up_ns", "index", "lane", "payload", "semaphore", "sequence", "shared", "word")
+
+    def __init__(self, lane: Callable[[], Lane | None], index: int, base: int, semaphore: Any) -> None:
+        self.lane = lane  # a weak reference
         self.index = index
         self.base = base
         self.word = base // 8
@@ -65,6 +74,15 @@ class Slot:
         self.sequence = 0
         self.shared = False  # posted with the shared reply semaphore
         self.given_up_ns = 0
+
+    def __del__(self) -> None:
+        lane = self.lane()
+        if lane is not None:
+            lane.recover(self)
+
+
+def _no_lane() -> None:
+    """What a slot of a lane that is closed belongs to."""
 
 
 class Lane:
@@ -95,9 +113,13 @@ class Lane:
         self.post_request = request_semaphore.release
         self.shared_semaphore = reply_semaphores[slot_count]
         self.next_sequence = itertools.count(1).__next__  # one counter for all posts; atomic
-        self.slots = [Slot(i, _abi.LANE_HEADER_BYTES + i * slot_bytes, reply_semaphores[i]) for i in range(slot_count)]
         self._semaphores = [request_semaphore, *reply_semaphores]
-        self._free = list(reversed(self.slots))
+        self._reply_semaphores = reply_semaphores
+        me = weakref.ref(self)
+        self._free = [
+            Slot(me, i, _abi.LANE_HEADER_BYTES + i * slot_bytes, reply_semaphores[i])
+            for i in reversed(range(slot_count))
+        ]
         self._abandoned: list[Slot] = []
         self._lock = threading.RLock()
         self._waiters: deque[Callable[[], None]] = deque()  # wake somebody who waits for a slot
@@ -235,11 +257,24 @@ class Lane:
         if slot.sequence == 0:
             self.give_back(slot)
             return
+        if self.words[slot.word + _SEQUENCE_WORD] != slot.sequence:  # interrupted just before it was posted
+            slot.sequence = 0
+            self.give_back(slot)
+            return
         _STATE.pack_into(self.memory, slot.base + _REQUEST_AT, _abi.REQUEST_ABANDONED)
         slot.given_up_ns = monotonic_ns()
         self._abandoned.append(slot)
+        self._post(self._semaphores[0])  # in case it was interrupted just before kalosd was told
         if self.retired:
             self._one_less()
+
+    def recover(self, dropped: Slot) -> None:
+        """Somebody who had this slot was interrupted and does not have it any more. (From its finaliser.)"""
+        if not self._semaphores:
+            return
+        slot = Slot(dropped.lane, dropped.index, dropped.base, dropped.semaphore)
+        slot.sequence, slot.shared = dropped.sequence, dropped.shared
+        self.give_up(slot)
 
     def _one_less(self) -> None:
         if self.in_use == 0:
@@ -290,9 +325,8 @@ class Lane:
         with self._lock:
             already, self.retired = self.retired, True
         if wake:
-            for slot in self.slots:
-                self._post(slot.semaphore)
-            self._post(self.shared_semaphore)
+            for semaphore in self._reply_semaphores:
+                self._post(semaphore)
         while self._waiters:
             self._wake_one()
         if not already or wake:
@@ -325,6 +359,8 @@ class Lane:
             if len(unused) + len(self._abandoned) < self.slot_count:
                 self._free.extend(unused)
                 return
+            for slot in (*unused, *self._abandoned):
+                slot.lane = _no_lane
             semaphores, self._semaphores = self._semaphores, []
             for semaphore in semaphores:
                 semaphore.close()

@@ -2,7 +2,7 @@
 
 SpinThenBlock
     1. Spin: poll the reply's sequence word, keeping the GIL, for a bounded window. Costs one CPU for that window and
-       sees the reply within about 0.1 us. At most one thread of this process spins (it holds a token), only where at
+       sees the reply within about 0.1 us. At most one thread of this process spins, only where at
        least two CPUs are really ours (affinity and cgroup quota), and only while replies have lately come within the
        window: waiting for a slow answer is left to the kernel. Keeping the GIL is meant: giving it up costs up to one
        switch interval (5 ms) when another thread computes.
@@ -20,7 +20,6 @@ is computed again and waited for; KeyboardInterrupt passes through.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from os import sched_yield
 from time import monotonic_ns
@@ -86,12 +85,15 @@ def spin_limit_ns() -> int:
     return min(limit, LONGEST_SPIN_US) * 1000 if effective_cpus() >= 2 else 0
 
 
-_token = threading.Lock()  # whoever holds it is the one thread of this process that spins
+# Until when (time.monotonic_ns()) the one thread of this process that spins may go on. A moment and no lock, so that a
+# spinner that an exception ends leaves nothing behind. Two threads that take it within the same few instructions both
+# spin for once, which costs time and nothing else.
+_spinning_until_ns = 0
 
 
 def after_fork_in_child() -> None:
-    global _token
-    _token = threading.Lock()
+    global _spinning_until_ns
+    _spinning_until_ns = 0
 
 
 class SpinThenBlock:
@@ -115,16 +117,13 @@ class SpinThenBlock:
         """Returns once words[index] == sequence and its semaphore was taken.
 
         Raises DeadlinePassed, or whatever check_peer (called between slices) raises."""
+        global _spinning_until_ns
         begun = monotonic_ns()
         usual, limit = self.usual_ns, self.limit_ns
-        if limit and usual < 2 * limit:
-            token = _token
-            if token.acquire(False):
-                try:
-                    window = min(limit, 2 * usual + 20_000, deadline_ns - begun)
-                    self._spin(words, index, sequence, begun + window)
-                finally:
-                    token.release()
+        if limit and usual < 2 * limit and begun > _spinning_until_ns:
+            _spinning_until_ns = until = begun + min(limit, 2 * usual + 20_000, deadline_ns - begun)
+            self._spin(words, index, sequence, until)
+            _spinning_until_ns = 0
         slice_s = FIRST_SLICE_S
         while True:
             left_s = (deadline_ns - monotonic_ns()) / 1e9

@@ -1,5 +1,7 @@
 """One lane against a server in this process: parts, abandonment, exhaustion, closing, and a server that misbehaves."""
 
+import contextlib
+import gc
 import os
 import signal
 import threading
@@ -11,7 +13,7 @@ from fake_kalosd import FakeLane
 
 from kalos_memory import Overloaded, SidecarUnavailable, _abi
 from kalos_memory._codec import Message
-from kalos_memory._lane import EMPTY, Lane, LaneLost, exchange
+from kalos_memory._lane import EMPTY, Exchange, Lane, LaneLost, exchange
 from kalos_memory._wait import DeadlinePassed
 
 
@@ -215,6 +217,56 @@ def test_a_slot_whose_token_was_lost_comes_back(make):
         except Overloaded:
             assert time.monotonic() < end
             time.sleep(0.02)
+    assert closed(lane)
+
+
+def test_a_slot_that_nobody_holds_any_more_comes_back(make):
+    """An exception may come between any two instructions: taken, filled, posted, answered, but never given back."""
+    held = []
+    server = make(lambda request: held.append(request), slot_count=2)
+    lane = server.attach()
+    for step in ("taken", "numbered", "posted"):
+        slot = lane.take(after())
+        if step == "numbered":  # the sequence was chosen, and not stored yet
+            slot.sequence = lane.next_sequence()
+        if step == "posted":
+            run = Exchange(lane, slot, _abi.OP_GET, message(b"x"), after())
+            run.start()
+            del run
+        assert lane.in_use == 1
+        del slot
+        gc.collect()
+        assert lane.in_use == 0
+    with pytest.raises(DeadlinePassed):
+        exchange(lane, _abi.OP_GET, message(b"y"), after(0.05))
+    with pytest.raises(Overloaded):
+        lane.take(after())
+    while len(held) < 2:
+        time.sleep(0.001)
+    for request in held:
+        server.answer(request, 0, b"late")
+    slots = [lane.take(after()), lane.take(after())]
+    assert {slot.index for slot in slots} == {0, 1}
+    del slots
+    assert lane.in_use == 0
+    assert closed(lane)
+
+
+def test_a_request_whose_doorbell_was_not_rung_is_answered(make):
+    """Interrupted after the sequence was stored and before kalosd was told: giving up tells it."""
+    server = make(lambda request: (0, b"ok"), slot_count=1)
+    lane = server.attach()
+    ring, lane.post_request = lane.post_request, lambda: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        exchange(lane, _abi.OP_GET, message(b"x"), after())
+    lane.post_request = ring
+    while not server.requests:
+        time.sleep(0.001)
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        with contextlib.suppress(Overloaded):
+            assert exchange(lane, _abi.OP_GET, message(b"x"), after()).reply == b"ok"
+            break
     assert closed(lane)
 
 

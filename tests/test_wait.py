@@ -115,18 +115,19 @@ def test_signals_with_handlers_do_not_end_the_wait(semaphore):
     assert words[0] == 9
 
 
-def test_only_the_holder_of_the_token_spins(semaphore, monkeypatch):
+def test_one_thread_spins_at_a_time(semaphore, monkeypatch):
     spun = []
     monkeypatch.setattr(SpinThenBlock, "_spin", staticmethod(lambda *_: spun.append(1)))
     policy = SpinThenBlock(1_000_000)
     semaphore.release()
-    with _wait._token:
-        policy.wait([1], 0, 1, semaphore, after(10), nothing)
+    monkeypatch.setattr(_wait, "_spinning_until_ns", after(10))
+    policy.wait([1], 0, 1, semaphore, after(10), nothing)
     assert not spun
+    monkeypatch.setattr(_wait, "_spinning_until_ns", time.monotonic_ns())  # whoever it was is interrupted or done
     semaphore.release()
     policy.wait([1], 0, 1, semaphore, after(10), nothing)
     assert spun
-    assert not _wait._token.locked()
+    assert _wait._spinning_until_ns == 0
 
 
 def test_slow_replies_end_the_spinning_and_fast_ones_bring_it_back(semaphore, monkeypatch):
