@@ -138,7 +138,10 @@ def connect(target: Target, deadline_ns: int, *, patient: bool) -> Connection:
         path = target.path()
         try:
             if path is not None:
-                return _attach(path, deadline_ns)
+                connection = _attach(path, deadline_ns)
+                if starter is not None:
+                    starter.done(connection.welcome["pid"])
+                return connection
         except NotListening:
             why = f"nobody listens on {path}"
         except Refused as refused:

@@ -192,6 +192,13 @@ class Starter:
         if not is_locked(self.data_dir):
             self._pid = start(self.data_dir)
 
+    def done(self, serving_pid: int) -> None:
+        """Call when connected: one that was started here and lost the race is not left to try for the lock, which it
+        could win when the winner ends."""
+        if self._pid is not None and self._pid != serving_pid and _exit_code(self._pid) is None:
+            with contextlib.suppress(OSError):
+                os.kill(self._pid, signal.SIGTERM)
+
 
 # ---------------------------------------------------------------------------------------------- private --------------
 

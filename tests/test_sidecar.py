@@ -101,6 +101,9 @@ def test_many_starters_at_once_share_one_sidecar(data_dir):
     outcomes = [starter.communicate(timeout=120) for starter in starters]
     assert [starter.returncode for starter in starters] == [0] * 4, outcomes
     assert len({out for out, _ in outcomes}) == 1
+    _sidecar.stop(data_dir)
+    time.sleep(0.3)  # longer than a kalosd tries for the lock
+    assert _sidecar.lock_holder(data_dir) is None, "one that lost the race took over when the winner ended"
 
 
 def test_the_reason_why_kalosd_does_not_start_is_told(data_dir):
