@@ -1,6 +1,6 @@
 // Promises of the database: what was acknowledged is there after any death, whole; readers see whole commits; collections
 // that do not fit stay cold and say so, the others serve.
-#include "engine/database.h"
+#include "store/database.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -11,8 +11,8 @@
 
 #include "base/failpoint.h"
 #include "check.h"
-#include "engine/fair_mutex.h"
 #include "scratch.h"
+#include "store/fair_mutex.h"
 #include "store/store.h"
 #include "write_jobs.h"
 

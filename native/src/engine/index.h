@@ -1,6 +1,6 @@
 // The index: all collections in memory, always rebuilt from the store. Answers reads, takes changes that are committed.
 //
-// No locking here: the caller (engine/database.h) holds the engine, so that no read runs while a change is published.
+// No locking here: the caller (store/database.h) holds the engine, so that no read runs while a change is published.
 #pragma once
 
 #include <atomic>

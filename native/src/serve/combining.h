@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "engine/database.h"
 #include "serve/counters.h"
+#include "store/database.h"
 
 namespace kalos {
 

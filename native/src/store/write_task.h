@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/result.h"
-#include "engine/fair_mutex.h"
 #include "engine/index.h"
 #include "engine/jobs.h"
+#include "store/fair_mutex.h"
 #include "store/store.h"
 
 namespace kalos {

@@ -21,9 +21,9 @@
 #include <thread>
 #include <vector>
 
-#include "engine/fair_mutex.h"
 #include "engine/index.h"
 #include "engine/jobs.h"
+#include "store/fair_mutex.h"
 #include "store/store.h"
 #include "store/write_task.h"
 

@@ -1,4 +1,4 @@
-#include "engine/database.h"
+#include "store/database.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,8 +10,8 @@
 
 #include "base/log.h"
 #include "engine/collections_json.h"
-#include "engine/fair_mutex.h"
 #include "engine/index.h"
+#include "store/fair_mutex.h"
 #include "store/store.h"
 #include "store/writer.h"
 
