@@ -38,15 +38,19 @@ def _is(value: object) -> str:
     return f"a {type(value).__name__}" if value is not None else "None"
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
+def shown(value: object) -> str:
+    """The value for a message, whatever it is: also an int of 5,000 digits, or what cannot say what it is."""
+    try:
+        text = repr(value)
+    except Exception:  # a ValueError of such an int, or anything of a __repr__ that is not ours
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def utf8(text: object, what: str) -> bytes:
     """A str as UTF-8. NUL, emoji and right-to-left are fine; half a surrogate pair is not."""
     if not isinstance(text, str):
-        raise InvalidRequest(f"{what} must be a str, not {_is(text)}: {_shown(text)}")
+        raise InvalidRequest(f"{what} must be a str, not {_is(text)}: {shown(text)}")
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -78,7 +82,7 @@ def _longest(encoded: list[Any]) -> int:
 def encode_ids(ids: object, what: str = "ids") -> list[bytes]:
     """ids: an iterable of str of 1 to 1,024 bytes of UTF-8 -> their bytes."""
     if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable):
-        raise InvalidRequest(f"{what} must be a list of str, not {_is(ids)}: write [{_shown(ids)}] for a single one")
+        raise InvalidRequest(f"{what} must be a list of str, not {_is(ids)}: write [{shown(ids)}] for a single one")
     items = list(ids)
     encoded = _encode_plain(items, _ONLY_STR)
     if encoded is not None and (not encoded or (min(map(len, encoded)) > 0 and _longest(encoded) <= _abi.MAX_ID_BYTES)):
@@ -117,11 +121,11 @@ def namespace_key(namespace: object, what: str = "namespace") -> bytes:
     if namespace == () and isinstance(namespace, tuple):
         return b""
     if not isinstance(namespace, (str, tuple)):
-        raise InvalidRequest(f"{what} must be a str or a tuple of str, not {_is(namespace)}: {_shown(namespace)}")
+        raise InvalidRequest(f"{what} must be a str or a tuple of str, not {_is(namespace)}: {shown(namespace)}")
     try:
         return _namespace_key(namespace, what)
     except TypeError:  # a segment that cannot be hashed, so surely not a str
-        raise InvalidRequest(f"{what} must be a str or a tuple of str, not {_shown(namespace)}") from None
+        raise InvalidRequest(f"{what} must be a str or a tuple of str, not {shown(namespace)}") from None
 
 
 def collection_name(name: object) -> str:
@@ -140,9 +144,9 @@ def integer(value: object, what: str, low: int, high: int) -> int:
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise InvalidRequest(f"{what} must be an int, not {_is(value)}: {_shown(value)}") from None
+        raise InvalidRequest(f"{what} must be an int, not {_is(value)}: {shown(value)}") from None
     if not low <= number <= high:
-        raise InvalidRequest(f"{what} is {number}: {low} to {high} are possible")
+        raise InvalidRequest(f"{what} is {shown(number)}: {low} to {high} are possible")
     return number
 
 
@@ -153,7 +157,7 @@ def number(value: object, what: str) -> float:
     try:
         result = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        raise InvalidRequest(f"{what} must be a number, not {_is(value)}: {_shown(value)}") from None
+        raise InvalidRequest(f"{what} must be a number, not {_is(value)}: {shown(value)}") from None
     if not math.isfinite(result):
         raise InvalidRequest(f"{what} is {result}: a finite number is expected")
     return result
@@ -169,7 +173,7 @@ def timeout_seconds(value: object, what: str = "timeout") -> float:
 def choice(value: object, what: str, known: Mapping[str, int]) -> int:
     code = known.get(value) if isinstance(value, str) else None
     if code is None:
-        raise InvalidRequest(f"{what} is {_shown(value)}: one of {', '.join(map(repr, known))} is expected")
+        raise InvalidRequest(f"{what} is {shown(value)}: one of {', '.join(map(repr, known))} is expected")
     return code
 
 
@@ -177,7 +181,7 @@ def include_bits(include: object) -> int:
     """include: an iterable of "text", "metadata", "vector" -> bits of the ABI."""
     if isinstance(include, str) or not isinstance(include, Iterable):
         raise InvalidRequest(
-            f'include must be a tuple of names, not {_shown(include)}: for example include=("text", "metadata")'
+            f'include must be a tuple of names, not {shown(include)}: for example include=("text", "metadata")'
         )
     bits = 0
     for name in include:
@@ -188,7 +192,7 @@ def include_bits(include: object) -> int:
 def timestamp_us(value: object, what: str) -> int:
     """An aware datetime as microseconds since 1970 UTC, never 0 (which means "never" on the wire)."""
     if not isinstance(value, datetime):
-        raise InvalidRequest(f"{what} must be an aware datetime or None, not {_is(value)}: {_shown(value)}")
+        raise InvalidRequest(f"{what} must be an aware datetime or None, not {_is(value)}: {shown(value)}")
     if value.utcoffset() is None:
         raise InvalidRequest(
             f"{what} is a naive datetime ({value}), whose moment is a guess: give it a zone,"
@@ -248,7 +252,7 @@ def check_json(value: object, path: str, depth: int, deepest: int) -> None:
         return
     if isinstance(value, int):
         if not INT64_MIN <= value <= INT64_MAX:
-            raise InvalidRequest(f"{path} is {_shown(value)}, beyond int64: write it as a str or a float")
+            raise InvalidRequest(f"{path} is {shown(value)}, beyond int64: write it as a str or a float")
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidRequest(f"{path} is {value}, which JSON cannot carry: leave it out, or use None")
@@ -257,7 +261,7 @@ def check_json(value: object, path: str, depth: int, deepest: int) -> None:
             raise InvalidRequest(f"{path} is nested deeper than {deepest} levels")
         for key, item in value.items():
             if not isinstance(key, str):
-                raise InvalidRequest(f"{path} has a key that is {_is(key)}: {_shown(key)}; JSON keys are str")
+                raise InvalidRequest(f"{path} has a key that is {_is(key)}: {shown(key)}; JSON keys are str")
             check_json(item, f"{path}[{key!r}]", depth + 1, deepest)
     elif isinstance(value, list):
         if depth >= deepest:
@@ -266,7 +270,7 @@ def check_json(value: object, path: str, depth: int, deepest: int) -> None:
             check_json(item, f"{path}[{index}]", depth + 1, deepest)
     else:
         raise InvalidRequest(
-            f"{path} is {_is(value)}, which is not JSON: {_shown(value)}; convert it to"
+            f"{path} is {_is(value)}, which is not JSON: {shown(value)}; convert it to"
             " a str, int, float, bool, None, list or dict"
         )
 
@@ -278,7 +282,7 @@ def encode_metadata(metadata: object, column: str, index: int) -> bytes:
     """A dict as the JSON that is stored, byte for byte; checked first, so that the words can name the key."""
     if not isinstance(metadata, dict):
         what = f"{column}[{index}]"
-        raise InvalidRequest(f"{what} must be a dict or None, not {_is(metadata)}: {_shown(metadata)}")
+        raise InvalidRequest(f"{what} must be a dict or None, not {_is(metadata)}: {shown(metadata)}")
     for key, value in metadata.items():
         # Nearly all metadata is flat: the common types are let through here at a tenth of the price of the walk.
         kind = type(value)
@@ -318,8 +322,12 @@ def encode_metadatas(metadatas: object, rows: int) -> list[bytes | None] | None:
 
 def _to_array(value: Any, what: str) -> NDArray[Any]:
     """Anything array-like in host memory, or a device array through one copy, as a numpy array of its own dtype."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InvalidRequest(
+            f"{what} is a masked array, whose masked numbers mean nothing: fill them first (array.filled(0.0))"
+        )
     if isinstance(value, np.ndarray):
-        return value
+        return np.asarray(value)
     try:
         device = value.__dlpack_device__()[0] if hasattr(value, "__dlpack_device__") else 1
     except Exception:  # an exporter that refuses, such as a tensor that requires grad: let numpy say why

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kalos_memory import _abi
-from kalos_memory._checks import check_json, encode_json, utf8
+from kalos_memory._checks import check_json, encode_json, shown, utf8
 from kalos_memory._errors import InvalidRequest
 
 COMPARISONS = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte")
@@ -34,7 +34,8 @@ def encode_filter(filter: object) -> bytes:
         filter = dict(filter)
     if not isinstance(filter, dict):
         raise InvalidRequest(
-            f"filter must be a dict such as {{'year': {{'$gte': 2020}}}}, not a {type(filter).__name__}: {filter!r:.80}"
+            f"filter must be a dict such as {{'year': {{'$gte': 2020}}}}, not a {type(filter).__name__}:"
+            f" {shown(filter)}"
         )
     operators = _check_filter(filter, "filter", 1)
     if operators > _abi.MAX_FILTER_OPERATORS:
@@ -51,7 +52,7 @@ def _check_filter(filter: dict[Any, Any], path: str, depth: int) -> int:
     operators = 0
     for key, value in filter.items():
         if not isinstance(key, str):
-            raise InvalidRequest(f"{path} has a key that is a {type(key).__name__}: {key!r:.80}; keys are str")
+            raise InvalidRequest(f"{path} has a key that is a {type(key).__name__}: {shown(key)}; keys are str")
         where = f"{path}[{key!r}]"
         if key in JOINS:
             if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
@@ -73,6 +74,16 @@ def _check_filter(filter: dict[Any, Any], path: str, depth: int) -> int:
             check_json(value, where, 0, _abi.MAX_METADATA_DEPTH)
             operators += 1
     return operators
+
+
+def matches_everything(filter: Mapping[Any, Any]) -> bool:
+    """Does the filter say nothing, like {} or {"$and": []}? One that happens to match all rows does say something."""
+    return all(
+        key == "$and"
+        and isinstance(value, list)
+        and all(isinstance(f, Mapping) and matches_everything(f) for f in value)
+        for key, value in filter.items()
+    )
 
 
 def is_operators(value: object) -> bool:
@@ -104,7 +115,7 @@ def _check_operators(operators: dict[Any, Any], path: str, depth: int) -> int:
                 )
         elif name == "$exists":
             if not isinstance(value, bool):
-                raise InvalidRequest(f"{where} must be True or False, not {value!r:.80}")
+                raise InvalidRequest(f"{where} must be True or False, not {shown(value)}")
         elif name == "$subset" and not isinstance(value, dict):
             raise InvalidRequest(f"{where} must be a dict, not a {type(value).__name__}")
         check_json(value, where, 0, _abi.MAX_METADATA_DEPTH)

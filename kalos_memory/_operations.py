@@ -9,7 +9,7 @@ Arguments, results and errors are those of the methods of Collection, which are 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from kalos_memory import _abi, _checks, _codec
 from kalos_memory._calls import Operation
 from kalos_memory._checks import FLOAT32, choice, include_bits, integer, namespace_key, number
 from kalos_memory._errors import InvalidRequest
-from kalos_memory._filters import encode_filter
+from kalos_memory._filters import encode_filter, matches_everything
 from kalos_memory._types import Hit
 
 DEFAULT_INCLUDE = ("text", "metadata")
@@ -69,7 +69,8 @@ class Operations:
         else:
             vectors, single = _checks.query_matrix(vectors, self._dimension)
             count = vectors.shape[0]
-        if filter is None and type(k) is int and type(include) is tuple:
+        # Kept by arguments that can be told apart: True and 1.0 are equal to 1, but are no offsets.
+        if filter is None and type(k) is int and type(offset) is int and type(include) is tuple:
             key: Any = (k, namespace, include, min_score, max_distance, subtree, offset, group_by, explain, count)
             try:
                 head = self._heads.get(key) if min_sequence is None else None
@@ -289,7 +290,7 @@ class Operations:
             )
         if everything and (ids is not None or filter is not None):
             raise InvalidRequest("everything=True contradicts ids or filter: give one or the other")
-        if filter is not None and not filter and ids is None:
+        if ids is None and isinstance(filter, Mapping) and matches_everything(filter):
             raise InvalidRequest("an empty filter matches every row: to delete all of them say everything=True")
         write_id = os.urandom(16)
         message = _codec.delete_message(

@@ -310,7 +310,14 @@ def test_delete_by_ids_filter_both_and_everything(collection):
     assert collection.delete(filter={"n": {"$gte": 5}}) == 1
     assert collection.delete(["b", "c"], filter={"n": 2}) == 1
     assert [hit.id for hit in collection.scan()] == ["b", "d", "e"]
-    for nothing in ({}, {"filter": {}}, {"everything": False}, {"everything": True, "ids": ["b"]}):
+    for nothing in (
+        {},
+        {"filter": {}},
+        {"filter": {"$and": []}},
+        {"filter": {"$and": [{}, {"$and": [{}]}]}},
+        {"everything": False},
+        {"everything": True, "ids": ["b"]},
+    ):
         with pytest.raises(kalos.InvalidRequest, match="everything"):
             collection.delete(**nothing)
     assert collection.count() == 3
@@ -442,6 +449,57 @@ NAN, INF = math.nan, math.inf
 def test_bad_query_vectors(collection, vectors, words):
     with pytest.raises(kalos.InvalidRequest, match=words):
         collection.search(vectors)
+
+
+HUGE = 10**5000  # longer than Python turns into a str
+
+
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError("no words for this")
+
+
+@pytest.mark.parametrize("value", [HUGE, Unprintable()], ids=["huge int", "unprintable"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c, value: c.upsert([value], [V]),
+        lambda c, value: c.upsert(["a"], [V], namespace=(value,)),
+        lambda c, value: c.upsert(["a"], [V], texts=[value]),
+        lambda c, value: c.upsert(["a"], [V], metadatas=[{"key": value}]),
+        lambda c, value: c.upsert(["a"], [V], metadatas=[{value: 1}]),
+        lambda c, value: c.upsert(["a"], [V], expires_at=[value]),
+        lambda c, value: c.search(V, value),
+        lambda c, value: c.search(V, min_score=value),
+        lambda c, value: c.search(V, filter=value),
+        lambda c, value: c.search(V, filter={value: 1}),
+        lambda c, value: c.search(V, filter={"key": value}),
+        lambda c, value: c.search(V, filter={"key": {"$exists": value}}),
+    ],
+)
+def test_any_bad_value_is_refused_in_words(collection, call, value):
+    """Also one that cannot be shown in them."""
+    with pytest.raises(kalos.InvalidRequest):
+        call(collection, value)
+    assert collection.count() == 0
+
+
+def test_masked_numbers_are_no_numbers(collection):
+    masked = np.ma.masked_array([V], mask=[[True, False, False, False]])
+    with pytest.raises(kalos.InvalidRequest, match="masked"):
+        collection.upsert(["a"], masked)
+    with pytest.raises(kalos.InvalidRequest, match="masked"):
+        collection.search(masked[0])
+    collection.upsert(["a"], np.ma.masked_array([V]))  # nothing is masked
+    assert collection.search(np.ma.masked_array(V))[0].id == "a"
+
+
+def test_a_search_that_was_asked_before_is_checked_all_the_same(collection):
+    """True and 1.0 are equal to 1, but no offsets: also after an offset of 1 was fine."""
+    collection.search(V, offset=1)
+    for offset in (True, 1.0):
+        with pytest.raises(kalos.InvalidRequest, match="offset"):
+            collection.search(V, offset=offset)
 
 
 @pytest.mark.parametrize(
