@@ -125,3 +125,18 @@ def test_operations_of_a_batch(shared, collection):
     assert shared.batch([collection.op.count()] * 2000) == [0] * 2000
     with pytest.raises(kalos.InvalidRequest, match="100,000"):
         shared.batch([collection.op.count()] * (_abi.MAX_BATCH_OPERATIONS + 1))
+
+
+@pytest.mark.parametrize("with_a_write", [False, True], ids=["reads", "reads and a write"])
+def test_the_replies_of_a_batch_are_bounded_while_they_are_made(client, sidecar_pid, with_a_write):
+    """A small request cannot make kalosd hold many times what it may answer with."""
+    collection = client.collection("notes", dimension=4)
+    collection.upsert(["a"], [V], texts=["x" * _abi.MAX_TEXT_BYTES])
+    reads = [collection.op.get(["a"]), collection.op.search(V)] * 40
+    writes = [collection.op.upsert(["b"], [V])] if with_a_write else []
+    with pytest.raises(kalos.InvalidRequest, match=r"operation \d+.*reply"):
+        client.batch(reads + writes)
+    with open(f"/proc/{sidecar_pid(client)}/status") as status:
+        peak_kib = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+    assert peak_kib < 700 * 1024  # 1,280 MiB for all of them
+    assert collection.count() == 1

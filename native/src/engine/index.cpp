@@ -4,6 +4,7 @@
 #include <set>
 
 #include "engine/pass.h"
+#include "engine/reply.h"
 #include "engine/search.h"
 #include "engine/select.h"
 
@@ -48,7 +49,17 @@ struct Pending {
   Reply* reply = nullptr;
   Collection* collection = nullptr;  // of a search that passed its checks
   bool grouped = false;              // served already
+  uint64_t* bytes_of_batch = nullptr;
 };
+
+// `answer`, unless the read's batch has more to answer with already than it may.
+Result<Bytes> answer_in_batch(const Collection& collection, const Snapshot& snapshot, const Pending& read) {
+  if (auto room = count_in_batch(read.bytes_of_batch, 0); !room) return room.error();
+  auto message = answer(collection, snapshot, *read.request, Deadline(read.deadline_ns));
+  if (!message) return message;
+  if (auto room = count_in_batch(read.bytes_of_batch, message->size()); !room) return room.error();
+  return message;
+}
 
 bool same_walk(const Pending& a, const Pending& b) {
   const Scope& x = std::get<SearchRequest>(*a.request).scope;
@@ -108,7 +119,7 @@ struct Index::State {
 
   void serve_other(const Collection& collection, const Snapshot& now, Pending& read) {
     int64_t started = monotonic_ns();
-    auto message = answer(collection, now, *read.request, Deadline(read.deadline_ns));
+    auto message = answer_in_batch(collection, now, read);
     if (message) {
       *read.reply = {KALOS_STATUS_OK, std::move(*message), {}};
     } else {
@@ -125,7 +136,7 @@ struct Index::State {
       if (!read.collection || read.grouped || !same_walk(reads[first], read)) continue;
       read.grouped = true;
       *read.reply = {};
-      jobs.push_back({&std::get<SearchRequest>(*read.request), read.deadline_ns, read.reply});
+      jobs.push_back({&std::get<SearchRequest>(*read.request), read.deadline_ns, read.reply, read.bytes_of_batch});
     }
     search(*reads[first].collection, now, jobs.front().request->scope, jobs);
   }
@@ -143,7 +154,8 @@ Index::~Index() = default;
 void Index::read(std::span<ReadJob* const> jobs) {
   std::vector<Pending> reads;
   reads.reserve(jobs.size());
-  for (ReadJob* job : jobs) reads.push_back({&job->request, job->deadline_ns, &job->reply, nullptr, false});
+  for (ReadJob* job : jobs)
+    reads.push_back({&job->request, job->deadline_ns, &job->reply, nullptr, false, job->bytes_of_batch});
   // The time in the queue is the caller's to say.
   std::vector<uint64_t> queued;
   for (ReadJob* job : jobs) queued.push_back(job->reply.timings.queue_ns);
@@ -153,7 +165,7 @@ void Index::read(std::span<ReadJob* const> jobs) {
 
 Reply Index::read_one(const ReadRequest& request, int64_t deadline_ns) {
   Reply reply;
-  std::vector<Pending> reads{{&request, deadline_ns, &reply, nullptr, false}};
+  std::vector<Pending> reads{{&request, deadline_ns, &reply, nullptr, false, nullptr}};
   state_->serve(reads);
   return reply;
 }

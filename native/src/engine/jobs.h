@@ -29,6 +29,9 @@ struct ReadJob {
   int64_t deadline_ns = 0;  // CLOCK_MONOTONIC; 0: none
   int64_t received_ns = 0;
   Reply reply;  // filled by Index::read
+  // Of a batch: what its replies have come to, which one message must hold. Its first job counts for all.
+  uint64_t batch_bytes = 0;
+  uint64_t* bytes_of_batch = nullptr;
 };
 
 // A write, or a batch of reads and writes. `done` is called exactly once, from the writer's thread, after the commit is

@@ -181,6 +181,13 @@ Result<Bytes> encode_batch_reply(uint64_t commit_sequence, std::span<const Bytes
   return writer.finish(&header, sizeof header);
 }
 
+Result<> count_in_batch(uint64_t* bytes_of_batch, uint64_t reply_bytes) {
+  if (bytes_of_batch == nullptr) return Unit{};
+  *bytes_of_batch += reply_bytes;
+  if (*bytes_of_batch > KALOS_MAX_MESSAGE_BYTES) return too_long(*bytes_of_batch);
+  return Unit{};
+}
+
 Reply error_reply(const Error& error) {
   Reply reply;
   reply.status = error.status;

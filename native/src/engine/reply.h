@@ -56,6 +56,10 @@ Bytes encode_write_reply(uint64_t commit_sequence, uint64_t count);
 // replies: whole reply messages, in the order of the batch's operations. Longer than KALOS_MAX_MESSAGE_BYTES: an error.
 Result<Bytes> encode_batch_reply(uint64_t commit_sequence, std::span<const Bytes> replies);
 
+// Counts a reply among those of its batch, where it has one. An error once they are more than one message holds: checked
+// one by one, so that a batch never takes much more memory than it may answer with.
+Result<> count_in_batch(uint64_t* bytes_of_batch, uint64_t reply_bytes);
+
 // The message of a Reply whose status is not OK: its words.
 Reply error_reply(const Error& error);
 

@@ -330,11 +330,14 @@ void search(const Collection& collection, const Snapshot& snapshot, const Scope&
     Reply& reply = *member.job->reply;
     if (member.expired && !member.error) member.error = expired_error();
     if (!member.error) {
-      auto message = answer(collection, snapshot, namespaces, member);
-      if (message) {
+      uint64_t* bytes_of_batch = member.job->bytes_of_batch;
+      auto room = count_in_batch(bytes_of_batch, 0);
+      auto message = room ? answer(collection, snapshot, namespaces, member) : room.error();
+      if (message) room = count_in_batch(bytes_of_batch, message->size());
+      if (message && room) {
         reply.message = std::move(*message);
       } else {
-        member.error = message.error();
+        member.error = message ? room.error() : message.error();
       }
     }
     if (member.error) reply = error_reply(*member.error);

@@ -18,7 +18,8 @@ namespace kalos {
 struct SearchJob {
   const SearchRequest* request = nullptr;
   int64_t deadline_ns = 0;
-  Reply* reply = nullptr;  // filled
+  Reply* reply = nullptr;              // filled
+  uint64_t* bytes_of_batch = nullptr;  // see ReadJob
 };
 
 // OK, or what is wrong with the request for this collection.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 #include <thread>
 
 #include "base/clock.h"
@@ -40,13 +41,19 @@ Result<std::shared_ptr<Lane>> Lane::create(const LaneShape& shape, uint64_t lane
   return std::shared_ptr<Lane>(new Lane(std::move(*memory), lane_id, deadlines_are_durations, services));
 }
 
-void Lane::start() {
+bool Lane::start() {
   memory_->unlink_names();
   services_.running_lanes.fetch_add(1);
-  std::thread([self = shared_from_this()] {
-    self->run();
-    self->services_.running_lanes.fetch_sub(1);
-  }).detach();
+  try {
+    std::thread([self = shared_from_this()] {
+      self->run();
+      self->services_.running_lanes.fetch_sub(1);
+    }).detach();
+  } catch (const std::system_error&) {
+    services_.running_lanes.fetch_sub(1);
+    return false;
+  }
+  return true;
 }
 
 void Lane::close() {
@@ -271,6 +278,7 @@ void Lane::dispatch_write(const Posted& posted, Bytes message) {
     one->request = std::move(request);
     one->deadline_ns = posted.deadline_ns;
     one->received_ns = posted.received_ns;
+    one->bytes_of_batch = read->jobs.empty() ? &one->batch_bytes : read->jobs[0]->bytes_of_batch;
     read->jobs.push_back(std::move(one));
   }
   read->message = std::move(job->message);

@@ -35,7 +35,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   ~Lane();
 
   LaneMemory& memory() { return *memory_; }
-  void start();           // the client is attached: names go, the thread runs
+  bool start();           // the client is attached: names go, the thread runs; false: there is no thread to be had
   void close();           // the client is gone: the thread ends, staged and held messages are dropped
   void announce_drain();  // new requests are answered with DRAINING
   bool has_leftovers();   // something staged or held

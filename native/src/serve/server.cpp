@@ -1,10 +1,12 @@
 #include "serve/server.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
@@ -36,6 +38,16 @@ int64_t number_of(const json& body, const char* key, int64_t otherwise) {
   return found != body.end() && found->is_number_integer() ? found->get<int64_t>() : otherwise;
 }
 
+int open_spare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
+
+// A client takes two descriptors, and the usual soft limit of 1,024 is there for programs that use select().
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 }  // namespace
 
 int Server::run(const ServerOptions& options) {
@@ -46,6 +58,7 @@ int Server::run(const ServerOptions& options) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   install_fault_guard();
+  raise_descriptor_limit();
 
   bool held = false;
   auto rendezvous = Rendezvous::take(options.data_dir, held);
@@ -94,10 +107,11 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Rendezvous> rendezv
 
 Server::~Server() {
   clients_.clear();  // closes the lanes
+  dropped_.clear();
   while (services_->running_lanes.load() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   combiner_.reset();
   database_.reset();  // finishes what is queued, checkpoints
-  for (int fd : {epoll_fd_, listen_fd_, signal_fd_, timer_fd_}) {
+  for (int fd : {epoll_fd_, listen_fd_, signal_fd_, timer_fd_, spare_fd_}) {
     if (fd >= 0) close(fd);
   }
 }
@@ -120,6 +134,7 @@ Result<> Server::open() {
   signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
   timer_fd_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
+  spare_fd_ = open_spare();
   if (signal_fd_ < 0 || timer_fd_ < 0 || epoll_fd_ < 0 || !watch(listen_fd_, EPOLLIN) || !watch(signal_fd_, EPOLLIN) ||
       !watch(timer_fd_, EPOLLIN)) {
     return Error{KALOS_STATUS_INTERNAL, std::string("the event loop cannot be made: ") + strerror(errno)};
@@ -170,6 +185,7 @@ int Server::serve() {
         on_client(fd, events[i].events);
       }
     }
+    dropped_.clear();
   }
   log(LogLevel::info, "kalosd ends");
   return exit_ok;
@@ -218,6 +234,7 @@ void Server::on_tick() {
 void Server::accept_clients() {
   while (true) {
     int fd = accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE)) return turn_away();
     if (fd < 0) return;
     auto client = std::make_unique<Connection>(fd);
     if (!watch(fd, EPOLLIN | EPOLLRDHUP)) continue;
@@ -231,6 +248,19 @@ void Server::accept_clients() {
     if (client->pid_fd() >= 0 && watch(client->pid_fd(), EPOLLIN)) pid_fds_[client->pid_fd()] = fd;
     clients_[fd] = std::move(client);
   }
+}
+
+// Without this the one that waits would keep the loop awake, and would itself never hear why.
+void Server::turn_away() {
+  log(LogLevel::warning, "a client is turned away: no file descriptor is left");
+  close(spare_fd_);
+  if (int fd = accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); fd >= 0) {
+    Connection client(fd);
+    refuse(client, {KALOS_STATUS_OVERLOADED, "kalosd has no file descriptor left for another client (" +
+                                                 std::to_string(clients_.size()) +
+                                                 " are connected): close some, or raise its limit (ulimit -n)"});
+  }
+  spare_fd_ = open_spare();
 }
 
 void Server::on_client(int fd, uint32_t events) {
@@ -266,6 +296,7 @@ void Server::drop(int fd) {
     pid_fds_.erase(pid_fd);
   }
   unwatch(fd);
+  dropped_.push_back(std::move(found->second));
   clients_.erase(found);
   if (clients_.empty()) idle_since_ns_ = monotonic_ns();
 }
@@ -362,7 +393,11 @@ json Server::welcome(const Connection& client) const {
 bool Server::on_attached(Connection& client) {
   if (!client.lane || client.attached) return refuse(client, invalid("ATTACHED without a lane that waits for it"));
   client.attached = true;
-  client.lane->start();
+  if (!client.lane->start()) {
+    return refuse(client, {KALOS_STATUS_OVERLOADED,
+                           "kalosd cannot start a thread for another client (" + std::to_string(clients_.size()) +
+                               " are connected): close some, or raise its limit (ulimit -u, the cgroup's pids.max)"});
+  }
   return client.send(KALOS_CONTROL_READY, json::object());
 }
 

@@ -53,6 +53,7 @@ class Server {
   void accept_clients();
   void on_client(int fd, uint32_t events);
   void drop(int fd);
+  void turn_away();
 
   // Frames. False: drop the client.
   bool on_frame(Connection& client, const Connection::Frame& frame);
@@ -80,6 +81,10 @@ class Server {
   int64_t tick_period_s_ = 0;
   std::map<int, std::unique_ptr<Connection>> clients_;
   std::map<int, int> pid_fds_;  // pid descriptor -> its client's
+  // Dropped while a batch of events is worked off. Their descriptors stay open until its end, so that no event of the
+  // batch means a later client that was given the same number.
+  std::vector<std::unique_ptr<Connection>> dropped_;
+  int spare_fd_ = -1;  // given up for a moment to turn a client away in words when there is no other
   uint64_t last_lane_id_ = 0;
   int64_t idle_since_ns_ = 0;
   bool draining_ = false;

@@ -103,11 +103,15 @@ Result<> WriteRunner::look_at_index(WriteTask& task) {
   int64_t now_us = wall_us();
   std::lock_guard lock(engine_);
   task.read_replies.clear();
+  uint64_t bytes_of_batch = 0;
   for (size_t i = 0; i < job.reads.size(); ++i) {
     Reply reply = index_.read_one(job.reads[i], job.deadline_ns);
     if (reply.status != KALOS_STATUS_OK) {
       std::string words(reinterpret_cast<const char*>(reply.message.data()), reply.message.size());
       return placed(job, job.read_positions[i], {reply.status, std::move(words)});
+    }
+    if (auto room = count_in_batch(&bytes_of_batch, reply.message.size()); !room) {
+      return placed(job, job.read_positions[i], room.error());
     }
     task.read_replies.push_back(std::move(reply.message));
   }
