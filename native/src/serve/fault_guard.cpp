@@ -16,7 +16,7 @@ struct Range {
   std::atomic<uintptr_t> base{0};
   std::atomic<size_t> bytes{0};
 };
-std::array<Range, 4096> ranges;
+std::array<Range, 65536> ranges;
 
 void on_bus_error(int number, siginfo_t* info, void*) {
   auto address = reinterpret_cast<uintptr_t>(info->si_addr);

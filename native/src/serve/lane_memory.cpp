@@ -49,6 +49,31 @@ Error shm_error(const std::string& what, int code, size_t needed) {
   return {KALOS_STATUS_OVERLOADED, words};
 }
 
+// A named semaphore as glibc's sem_open finds it: a sem_t in the file /dev/shm/sem.NAME. Made by hand, because sem_open
+// makes it under a temporary name that a kill would leave behind for good, and because a mapping of ours can be guarded.
+// Nobody knows the name before it is whole.
+Result<sem_t*> create_semaphore(const std::string& name) {
+  std::string path = "/dev/shm/sem." + name.substr(1);
+  int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return shm_error("a lane's semaphore cannot be made", errno, sizeof(sem_t));
+  auto give_up = [&](int code) {
+    unlink(path.c_str());
+    close(fd);
+    return shm_error("a lane's semaphore cannot be made", code, sizeof(sem_t));
+  };
+  if (int code = posix_fallocate(fd, 0, sizeof(sem_t)); code != 0) return give_up(code);
+  void* base = mmap(nullptr, sizeof(sem_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) return give_up(errno);
+  auto* semaphore = static_cast<sem_t*>(base);
+  if (!guard_range(base, sizeof(sem_t)) || sem_init(semaphore, /*pshared=*/1, 0) != 0) {
+    unguard_range(base);
+    munmap(base, sizeof(sem_t));
+    return give_up(ENOMEM);
+  }
+  close(fd);
+  return semaphore;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<LaneMemory>> LaneMemory::create(const LaneShape& shape, uint64_t lane_id,
@@ -83,14 +108,14 @@ Result<std::unique_ptr<LaneMemory>> LaneMemory::create(const LaneShape& shape, u
   void* base = mmap(nullptr, lane->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (base == MAP_FAILED) return shm_error("a lane cannot be mapped", errno, lane->bytes_);
   lane->base_ = static_cast<std::byte*>(base);
-  if (!guard_range(base, lane->bytes_)) return Error{KALOS_STATUS_OVERLOADED, "4096 lanes are open already"};
+  if (!guard_range(base, lane->bytes_)) return Error{KALOS_STATUS_OVERLOADED, "too many lanes are open already"};
 
   for (uint32_t i = 0; i < shape.slot_count + 2; ++i) {
     std::string name = member(group, 1 + i);
-    sem_t* semaphore = sem_open(name.c_str(), O_CREAT | O_EXCL, 0600, 0);
-    if (semaphore == SEM_FAILED) return shm_error("a lane's semaphore cannot be made", errno, lane->bytes_);
+    auto semaphore = create_semaphore(name);
+    if (!semaphore) return semaphore.error();
     lane->names_.push_back(std::move(name));
-    lane->semaphores_.push_back(semaphore);
+    lane->semaphores_.push_back(*semaphore);
   }
 
   kalos_lane_header& header = lane->header();
@@ -120,7 +145,10 @@ void LaneMemory::unlink_names() {
 
 LaneMemory::~LaneMemory() {
   unlink_names();
-  for (sem_t* semaphore : semaphores_) sem_close(semaphore);
+  for (sem_t* semaphore : semaphores_) {
+    unguard_range(semaphore);
+    munmap(semaphore, sizeof(sem_t));
+  }
   if (base_ != nullptr) {
     unguard_range(base_);
     munmap(base_, bytes_);

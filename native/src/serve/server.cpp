@@ -108,7 +108,11 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Rendezvous> rendezv
 Server::~Server() {
   clients_.clear();  // closes the lanes
   dropped_.clear();
-  while (services_->running_lanes.load() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  // Bounded: a client that broke its request semaphore while the lane slept on it has put the lane's thread to sleep for
+  // good. It touches nothing any more, and ends with the process.
+  for (int ms = 0; services_->running_lanes.load() > 0 && ms < 5000; ++ms) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   combiner_.reset();
   database_.reset();  // finishes what is queued, checkpoints
   for (int fd : {epoll_fd_, listen_fd_, signal_fd_, timer_fd_, spare_fd_}) {
