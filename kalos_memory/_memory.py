@@ -349,6 +349,8 @@ def _forget_arguments(
         )
     if isinstance(ids, str):
         ids = [ids]
+    elif ids is not None and not isinstance(ids, Iterable):
+        raise InvalidRequest(f"ids must be a str or several, not a {type(ids).__name__}: {ids!r:.80}")
     return {"ids": None if ids is None else list(ids), "filter": filter, "everything": everything}
 
 

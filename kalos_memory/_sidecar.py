@@ -26,6 +26,7 @@ LOCK_FILE = "kalosd.lock"
 LOG_FILE = "kalosd.log"
 LOCK_FILE_BYTES = 4096
 DEFAULT_IDLE_S = 900
+_LONGEST_DATA_DIR = 480  # SQLite takes paths of up to 512 bytes, its own suffixes included
 MEMORY = ":memory:"
 _EXIT_HELD = 3
 
@@ -332,25 +333,29 @@ def resolve_data_dir(data_dir: Any) -> str:
     """The data_dir argument as an absolute path; None is the default. Nothing is created."""
     if data_dir is None:
         return default_data_dir()
-    try:
-        path: str | bytes = os.fspath(data_dir)
-    except TypeError:
-        raise InvalidRequest(f"data_dir must be a path, not a {type(data_dir).__name__}: {data_dir!r:.80}") from None
-    if isinstance(path, bytes):
-        path = os.fsdecode(path)
-    if not path or "\0" in path:
-        raise InvalidRequest(f"data_dir is {path!r}: a path is expected")
-    return os.path.abspath(os.path.expanduser(path))
+    path = _resolve(data_dir, "data_dir")
+    if len(os.fsencode(path)) > _LONGEST_DATA_DIR:
+        raise InvalidRequest(
+            f"data_dir has {len(os.fsencode(path))} bytes, at most {_LONGEST_DATA_DIR} are possible: {path:.80}..."
+        )
+    return path
 
 
 def resolve_socket(socket: Any) -> str:
     """The socket argument as an absolute path."""
+    return _resolve(socket, "socket")
+
+
+def _resolve(given: Any, what: str) -> str:
     try:
-        path = os.fsdecode(os.fspath(socket))
+        path = os.fsdecode(os.fspath(given))
+        os.fsencode(path)
     except TypeError:
-        raise InvalidRequest(f"socket must be a path, not a {type(socket).__name__}: {socket!r:.80}") from None
+        raise InvalidRequest(f"{what} must be a path, not a {type(given).__name__}: {given!r:.80}") from None
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{what} holds a lone surrogate, which no path has: {given!r:.80}") from None
     if not path or "\0" in path:
-        raise InvalidRequest(f"socket is {path!r}: the path of a Unix socket is expected")
+        raise InvalidRequest(f"{what} is {path!r:.80}: that cannot be a path")
     return os.path.abspath(os.path.expanduser(path))
 
 

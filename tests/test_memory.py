@@ -152,6 +152,11 @@ def test_forget(memory):
     assert memory.count() == 0
 
 
+def test_forgetting_what_is_no_id_is_an_error(memory):
+    with pytest.raises(kalos.InvalidRequest, match="ids must be a str or several, not a int"):
+        memory.forget(5)
+
+
 def test_forgetting_nothing_is_an_error(memory):
     """Without an argument, and with two, forget refuses, also before there is a collection."""
     for arguments in ({}, {"everything": False}, {"ids": "a", "everything": True}, {"ids": "a", "filter": {}}):

@@ -31,7 +31,7 @@ def test_default_data_dir(monkeypatch, tmp_path):
     assert _sidecar.default_data_dir() == str(tmp_path / "home" / ".local" / "share" / "kalos")
 
 
-@pytest.mark.parametrize("bad", [3, b"", "", "a\0b", object()])
+@pytest.mark.parametrize("bad", [3, b"", "", "a\0b", "/x/\ud800", "/" + "long/" * 200, object()])
 def test_data_dir_must_be_a_path(bad):
     with pytest.raises(kalos.InvalidRequest, match="data_dir"):
         kalos.connect(bad)
