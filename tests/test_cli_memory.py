@@ -143,6 +143,15 @@ def test_forget_by_id_by_filter_and_everything(data_dir: Path, words: WordsEmbed
     assert run_json("recall", "anything")["hits"] == []
 
 
+def test_an_empty_answer_tells_of_other_namespaces(data_dir: Path, words: WordsEmbedder, notes: Path) -> None:
+    """Namespaces are hard walls; whoever stands before the wrong one is told where the memories are."""
+    run_json("add", str(notes), "--namespace", "alice")
+    assert run("recall", "tea").stdout.startswith("nothing found in namespace (root); there are memories in: alice")
+    forgot = run("forget", "--everything", "--yes").stdout
+    assert forgot == "forgot 0 memories of notes in namespace (root); there are memories in: alice (--namespace)\n"
+    assert len(run_json("recall", "tea", "--namespace", "alice")["hits"]) == 2
+
+
 def test_forget_everything_needs_a_yes(data_dir: Path, words: WordsEmbedder, notes: Path) -> None:
     """Without a terminal and without --yes nothing is deleted."""
     run_json("add", str(notes))

@@ -53,7 +53,7 @@ def test_status_stop_and_stop_again(data_dir: Path) -> None:
     status = kalos("status")
     assert status.returncode == 0, status.stderr
     assert f"pid {pid}" in status.stdout
-    assert "notes: 1 rows, d 4, cosine" in status.stdout
+    assert "notes: 1 row, d 4, cosine" in status.stdout
     said = json.loads(kalos("status", "--json").stdout)
     assert said["running"] is True
     assert said["health"]["status"] == "ready"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kalos_memory.cli._output import error_console
+from kalos_memory.cli._output import counted, error_console
 
 if TYPE_CHECKING:
     from kalos_memory import Memory
@@ -85,4 +85,5 @@ def as_json(report: Any) -> dict[str, Any]:
 def in_words(done: dict[str, Any]) -> str:
     """How many passages were added, unchanged, removed; those that only moved where there are any."""
     moved = f"{done['moved']:,} moved, " if done["moved"] else ""
-    return f"{done['added']:,} passages added, {moved}{done['unchanged']:,} unchanged, {done['removed']:,} removed"
+    added = counted(done["added"], "passage")
+    return f"{added} added, {moved}{done['unchanged']:,} unchanged, {done['removed']:,} removed"

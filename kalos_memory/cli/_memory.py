@@ -13,6 +13,7 @@ from kalos_memory.cli._options import DataDir, Filter, JsonOutput, MemoryName, N
 from kalos_memory.cli._output import (
     complain,
     console,
+    counted,
     emit_json,
     microseconds_in_words,
     printable,
@@ -75,6 +76,7 @@ def recall(
         found = memory.recall(query, k, filter=where, min_score=min_score)
         hits = [hit_as_json(hit) for hit in found]
         timings = dict(found.timings)
+        elsewhere = "" if hits or json_output else _elsewhere(memory)
     if json_output:
         emit_json({"query": query, "memory": memory_name, "hits": hits, "timings_us": timings})
         return
@@ -82,7 +84,7 @@ def recall(
     for hit in hits:
         show_hit(out, hit)
     if not hits:
-        out.print("nothing found", markup=False)
+        out.print("nothing found" + elsewhere, markup=False)
     out.print(timings_in_words(timings), markup=False, style="dim")
 
 
@@ -110,10 +112,23 @@ def forget(
         _session.confirm(f"Forget everything in memory {memory_name!r}, namespace {'/'.join(scope) or '(root)'}?")
     with _session.memory(memory_name, scope, data_dir, existing=True) as memory:
         gone = _forget(memory, ids, where, everything)
+        elsewhere = "" if gone or json_output else _elsewhere(memory)
     if json_output:
         emit_json({"memory": memory_name, "forgotten": gone})
     else:
-        console().print(f"forgot {gone:,} {'memory' if gone == 1 else 'memories'} of {memory_name}", markup=False)
+        forgot = counted(gone, "memory", "memories")
+        console().print(f"forgot {forgot} of {memory_name}{elsewhere}", markup=False)
+
+
+def _elsewhere(memory: Memory) -> str:
+    """After an empty answer: that other namespaces hold something, since nothing else would tell."""
+    collection = memory._existing()
+    others = [] if collection is None else [key for key in collection.namespaces(limit=6) if key != memory.namespace]
+    if not others:
+        return ""
+    names = ", ".join(printable("/".join(key)) or "(root)" for key in others[:5]) + (", …" if len(others) > 5 else "")
+    here = printable("/".join(memory.namespace)) or "(root)"
+    return f" in namespace {here}; there are memories in: {names} (--namespace)"
 
 
 def _complain_of_skipped(skipped: list[dict[str, str]], most: int = 10) -> None:
@@ -167,5 +182,9 @@ def source_of(metadata: dict[str, Any] | None) -> str:
 
 
 def timings_in_words(timings: dict[str, float]) -> str:
-    """tokenize 80 us, embed 9,120 us, … in the order in which they happen."""
-    return ", ".join(f"{stage} {microseconds_in_words(value)}" for stage, value in timings.items())
+    """tokenize 80.0 us, embed 9.12 ms, … in the order in which they happen; what they leave of the total is "other"."""
+    shown = {stage: value for stage, value in timings.items() if stage != "total"}
+    if "total" in timings:  # the rest is Python's, and connecting the first time
+        shown["other"] = max(0.0, timings["total"] - sum(shown.values()))
+        shown["total"] = timings["total"]
+    return ", ".join(f"{stage} {microseconds_in_words(value)}" for stage, value in shown.items())

@@ -66,6 +66,11 @@ def snippet(text: str | None, limit: int = 200) -> str:
     return words if len(words) <= limit else words[: limit - 1].rstrip() + "…"
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """A number with its noun: 1 row, 2,000 rows."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def bytes_in_words(count: float) -> str:
     """A size with a binary unit: 512 B, 1.5 KiB, 3.0 GiB."""
     units = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -85,8 +90,10 @@ def seconds_in_words(seconds: float) -> str:
 
 
 def microseconds_in_words(value: float) -> str:
-    """A latency: 12.3 us, 480 us, 1,234 us."""
-    return f"{value:.1f} us" if value < 100 else f"{value:,.0f} us"
+    """A latency: 12.3 us, 480 us, 9.24 ms, 1,234 ms."""
+    if value < 1000:
+        return f"{value:.1f} us" if value < 100 else f"{value:.0f} us"
+    return f"{value / 1e3:.3g} ms" if value < 1e6 else f"{value / 1e3:,.0f} ms"
 
 
 def silence_stdout() -> None:

@@ -92,7 +92,9 @@ def report(data_dir: Path | None) -> dict[str, Any]:
             words = f"kalosd (pid {holder.get('pid', 'unknown')}) holds {where}, but does not answer: {said}"
             return {**_silent(True, "starting", words), "kalosd": holder}
         time.sleep(0.05)
-    return _silent(False, "stopped", f"no sidecar runs in {where}; start one with: kalos serve")
+    return _silent(
+        False, "stopped", f"no sidecar runs in {where}; the next program that connects starts one, or: kalos serve"
+    )
 
 
 def _silent(running: bool, status: str, words: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from kalos_memory.cli._output import (
     bytes_in_words,
     complain,
     console,
+    counted,
     emit_json,
     printable,
     seconds_in_words,
@@ -103,7 +104,7 @@ def _show_report(report: dict[str, Any]) -> None:
         percent = f" {collection['percent']} %" if state == "loading" and "percent" in collection else ""
         words = f" ({collection['words']})" if collection.get("words") else ""
         out.print(
-            f"  {printable(str(collection.get('name')))}: {collection.get('rows', 0):,} rows, "
+            f"  {printable(str(collection.get('name')))}: {counted(collection.get('rows') or 0, 'row')}, "
             f"d {collection.get('dimension')}, {collection.get('metric')}, "
             f"{bytes_in_words(collection.get('bytes', 0))}, {state}{percent}{words}",
             markup=False,
@@ -119,13 +120,14 @@ def sidecar_lines(report: dict[str, Any]) -> list[str]:
     limit = database.get("memory_limit") or 0
     used = bytes_in_words(database.get("bytes", 0)) + (f" of {bytes_in_words(limit)}" if limit else "")
     started = ", started by a client" if sidecar.get("autostarted") else ""
+    collections = counted(len(database.get("collections", [])), "collection")
     uptime = seconds_in_words(sidecar.get("uptime_s", 0))
     return [
         f"kalosd {sidecar.get('version')} (pid {sidecar.get('pid')}), up {uptime}{started}",
         f"data directory {printable(str(sidecar.get('data_dir')))}, device {sidecar.get('device')}",
-        f"{database.get('rows', 0):,} rows in {len(database.get('collections', []))} collections, {used} in memory",
+        f"{counted(database.get('rows', 0), 'row')} in {collections}, {used} in memory",
         (
-            f"{lanes.get('count', 0)} lanes, {requests.get('total', 0):,} requests, "
+            f"{counted(len(lanes.get('clients', [])), 'client')} connected, {requests.get('total', 0):,} requests, "
             f"{requests.get('errors', 0):,} refused, {requests.get('expired', 0):,} expired"
         ),
     ]

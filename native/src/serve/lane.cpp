@@ -311,7 +311,9 @@ void Lane::complete(const Posted& posted, Reply reply) {
   Counters& counters = services_.counters;
   if (reply.status == KALOS_STATUS_EXPIRED) {
     counters.count(counters.expired);
-  } else if (reply.status != KALOS_STATUS_OK && reply.status != KALOS_STATUS_PART) {
+  } else if (reply.status >= KALOS_STATUS_INVALID_REQUEST && reply.status != KALOS_STATUS_NOT_FOUND &&
+             reply.status != KALOS_STATUS_LOADING && reply.status != KALOS_STATUS_BEHIND) {
+    // Those three are answers to a client that asks whether something is there yet.
     counters.count(counters.errors);
   }
   size_t capacity = memory_->payload_bytes();

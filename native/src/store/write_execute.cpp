@@ -34,8 +34,9 @@ std::vector<size_t> distinct_rows(const std::vector<UpsertRow>& rows) {
 
 Error mismatch(const OpenCollectionRequest& request, const std::string& what, const std::string& has,
                const std::string& given) {
-  return {KALOS_STATUS_COLLECTION_MISMATCH,
-          "collection \"" + request.name + "\" has " + what + " " + has + ", " + given + " was given"};
+  return {KALOS_STATUS_COLLECTION_MISMATCH, "collection \"" + request.name + "\" has " + what + " " + has + ", " +
+                                                given +
+                                                " was given; open it as it is, choose another name, or drop it first"};
 }
 
 Result<> check_agrees(const OpenCollectionRequest& request, const CollectionInfo& info) {
