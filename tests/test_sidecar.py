@@ -144,12 +144,22 @@ def test_an_idle_sidecar_ends_by_itself(data_dir, monkeypatch):
     wait_until(lambda: _sidecar.lock_holder(data_dir) is None, "the idle sidecar ends")
 
 
+def runs(pid):
+    """Is there such a process, other than a zombie?"""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def test_no_zombie_and_no_warning(data_dir):
     """A process that started a sidecar which has ended keeps no zombie once it connects again."""
     with kalos.connect(data_dir):
         pass
     pid = _sidecar.lock_holder(data_dir)["pid"]
-    _sidecar.stop(data_dir)
+    _sidecar.stop(data_dir)  # until the lock is free: the process may still be on its way out
+    wait_until(lambda: not runs(pid), "the sidecar has ended")
     with kalos.connect(":memory:"):
         pass
     with pytest.raises(ProcessLookupError):
