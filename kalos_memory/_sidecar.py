@@ -211,21 +211,25 @@ class PrivateSidecar:
     ends in whatever way."""
 
     def __init__(self) -> None:
-        self.data_dir = tempfile.mkdtemp(prefix="kalos-")
+        # The name before the directory, so that there is no moment at which a Ctrl-C finds one that nobody knows.
+        self.data_dir = os.path.join(tempfile.gettempdir(), f"kalos-{os.urandom(8).hex()}")
         self._lock = threading.Lock()
         self._ours = True  # False in a forked child: the sidecar is the parent's
-        read_end, write_end = os.pipe()
-        self._pipe: int | None = write_end
+        self._pipe: int | None = None
+        self._pid: int | None = None
+        read_end = -1
         try:
-            self._pid: int | None = _spawn(
-                ["--data-dir", self.data_dir, "--ephemeral", "--idle-s", "0"], self.data_dir, read_end
-            )
+            os.mkdir(self.data_dir, 0o700)
+            read_end, self._pipe = os.pipe()
+            self._pid = _spawn(["--data-dir", self.data_dir, "--ephemeral", "--idle-s", "0"], self.data_dir, read_end)
         except BaseException:
-            os.close(write_end)
+            if self._pipe is not None:
+                os.close(self._pipe)
             shutil.rmtree(self.data_dir, ignore_errors=True)
             raise
         finally:
-            os.close(read_end)
+            if read_end >= 0:
+                os.close(read_end)
 
     def check(self) -> None:
         """Raises where it has ended."""

@@ -61,6 +61,16 @@ int Server::run(const ServerOptions& options) {
   raise_descriptor_limit();
 
   bool held = false;
+  int code = run_in_directory(options, held);
+  // Whatever came of it, also where its creator went away while it started.
+  if (options.ephemeral && !held) {
+    std::error_code error;
+    std::filesystem::remove_all(options.data_dir, error);
+  }
+  return code;
+}
+
+int Server::run_in_directory(const ServerOptions& options, bool& held) {
   auto rendezvous = Rendezvous::take(options.data_dir, held);
   if (!rendezvous) {
     log(LogLevel::error, rendezvous.error().words);
@@ -77,22 +87,12 @@ int Server::run(const ServerOptions& options) {
     log(LogLevel::error, database.error().words);
     return exit_unusable;
   }
-  std::string data_dir = (*rendezvous)->data_dir();
-  int code = exit_fault;
-  {
-    Server server(options, std::move(*rendezvous), std::move(*database));
-    if (auto opened = server.open(); !opened) {
-      log(LogLevel::error, opened.error().words);
-      code = exit_unusable;
-    } else {
-      code = server.serve();
-    }
+  Server server(options, std::move(*rendezvous), std::move(*database));
+  if (auto opened = server.open(); !opened) {
+    log(LogLevel::error, opened.error().words);
+    return exit_unusable;
   }
-  if (options.ephemeral) {
-    std::error_code error;
-    std::filesystem::remove_all(data_dir, error);
-  }
-  return code;
+  return server.serve();
 }
 
 Server::Server(const ServerOptions& options, std::unique_ptr<Rendezvous> rendezvous, std::unique_ptr<Database> database)

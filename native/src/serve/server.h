@@ -40,6 +40,7 @@ class Server {
   static int run(const ServerOptions& options);
 
  private:
+  static int run_in_directory(const ServerOptions& options, bool& held);
   Server(const ServerOptions& options, std::unique_ptr<Rendezvous> rendezvous, std::unique_ptr<Database> database);
   ~Server();
 
