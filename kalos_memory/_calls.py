@@ -2,7 +2,8 @@
 
 call_steps() is a generator. It yields what it needs done (Connect, Send, Sleep), is resumed with the outcome (sent in,
 or thrown in as an exception), and returns the reply. run_sync() below drives it in the calling thread,
-_async.run_async() on an event loop.
+_async.run_async() on an event loop. call() is what threads use: it sends at once where there is a connection, as there
+nearly always is, and asks the generator only when the outcome is anything but a reply with the status OK.
 
 The rules
     reads       sent again once when the sidecar died, inside the deadline
@@ -42,6 +43,7 @@ _WRITE_TIMEOUT_NS = 10_000_000_000
 _WRITE_NS_PER_BYTE = 1_000_000_000 / (8 << 20)
 _WRITE_PATIENCE_NS = 1_000_000_000  # kalosd answers EXPIRED at the deadline: better than not knowing
 _MOST_SENDINGS = {"read": 2, "write": 3}
+_OK = _abi.STATUS_OK
 
 
 class Operation(Generic[T]):
@@ -55,7 +57,7 @@ class Operation(Generic[T]):
         repeatable: a write without a write id whose repetition does no harm.
     """
 
-    __slots__ = ("decode", "message", "opcode", "repeatable", "what", "write_id")
+    __slots__ = ("decode", "is_write", "message", "opcode", "repeatable", "what", "write_id")
 
     def __init__(
         self,
@@ -73,10 +75,7 @@ class Operation(Generic[T]):
         self.what = what
         self.write_id = write_id
         self.repeatable = repeatable
-
-    @property
-    def is_write(self) -> bool:
-        return self.write_id is not None or self.repeatable
+        self.is_write = write_id is not None or repeatable
 
 
 class Caller(Protocol):
@@ -109,6 +108,23 @@ class Send:
         self.patience_ns = patience_ns
 
 
+class FirstSending:
+    """A read that was sent before the rules were asked, and what came of it."""
+
+    __slots__ = ("_outcome", "begun_ns", "connection")
+
+    def __init__(self, connection: Connection, begun_ns: int, outcome: Exchange | Exception) -> None:
+        self.connection = connection
+        self.begun_ns = begun_ns
+        self._outcome = outcome
+
+    def outcome(self) -> Exchange:
+        """The exchange; or raises what it raised."""
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome
+
+
 class Sleep:
     __slots__ = ("seconds",)
 
@@ -120,10 +136,14 @@ Step = Connect | Send | Sleep
 Steps = Generator[Step, Any, Exchange]
 
 
-def call_steps(caller: Caller, operation: Operation[Any], timeout_s: float | None) -> Steps:
-    """See the top of this file. Returns the exchange whose status is OK."""
+def call_steps(
+    caller: Caller, operation: Operation[Any], timeout_s: float | None, first: FirstSending | None = None
+) -> Steps:
+    """See the top of this file. Returns the exchange whose status is OK.
+
+    first: of a read, where it was sent already."""
     is_write = operation.is_write
-    begun_ns = monotonic_ns()
+    begun_ns = monotonic_ns() if first is None else first.begun_ns
     budget_ns = int((caller.timeout_s if timeout_s is None else timeout_s) * 1e9)
     patience_ns = 0
     if is_write:
@@ -143,7 +163,7 @@ def call_steps(caller: Caller, operation: Operation[Any], timeout_s: float | Non
         return error
 
     while True:
-        connection = caller.current()
+        connection = caller.current() if first is None else first.connection
         if connection is None:
             try:
                 connection = yield Connect(deadline_ns)
@@ -151,7 +171,11 @@ def call_steps(caller: Caller, operation: Operation[Any], timeout_s: float | Non
                 raise failed(error) from error.__cause__
         sendings += 1
         try:
-            run: Exchange = yield Send(connection, operation, deadline_ns, patience_ns)
+            if first is None:
+                run: Exchange = yield Send(connection, operation, deadline_ns, patience_ns)
+            else:
+                sent, first = first, None
+                run = sent.outcome()
         except LaneLost as lost:
             caller.discard(connection)
             maybe_done = maybe_done or (is_write and getattr(lost, "committed", False))
@@ -230,6 +254,25 @@ def _unknown(operation: Operation[Any], why: str) -> WriteOutcomeUnknown:
         " leaves), or read it back",
         operation.write_id,
     )
+
+
+def call(
+    caller: Caller, operation: Operation[Any], timeout_s: float | None, connect: Callable[[int], Connection]
+) -> Exchange:
+    """The whole call, in this thread. connect: deadline -> Connection."""
+    if operation.is_write or (connection := caller.current()) is None:
+        return run_sync(call_steps(caller, operation, timeout_s), connect)
+    begun_ns = monotonic_ns()
+    deadline_ns = begun_ns + int((caller.timeout_s if timeout_s is None else timeout_s) * 1e9)
+    outcome: Exchange | Exception
+    try:
+        outcome = run = exchange(connection.lane, operation.opcode, operation.message, deadline_ns)
+        if run.status == _OK:
+            return run
+    except (KalosError, LaneLost, DeadlinePassed) as error:
+        outcome = error
+    first = FirstSending(connection, begun_ns, outcome)
+    return run_sync(call_steps(caller, operation, timeout_s, first), connect)
 
 
 def run_sync(steps: Steps, connect: Callable[[int], Connection]) -> Exchange:

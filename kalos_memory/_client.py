@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from kalos_memory import _abi, _checks, _codec, _operations, _sidecar, _wait
-from kalos_memory._calls import Operation, call_steps, run_sync, timings_of
+from kalos_memory._calls import Operation, call, call_steps, timings_of
 from kalos_memory._collection import Collection
 from kalos_memory._connection import Connection, Target
 from kalos_memory._connection import connect as open_connection
@@ -204,14 +204,14 @@ class Client:
     def _perform(self, operation: Operation[T], timeout: float | None = None) -> T:
         if timeout is not None:
             timeout = _checks.timeout_seconds(timeout)
-        run = run_sync(call_steps(self, operation, timeout), self._connect)
+        run = call(self, operation, timeout, self._connect)
         return operation.decode(run.reply)
 
     def _perform_timed(self, operation: Operation[T], timeout: float | None = None) -> tuple[T, Timings]:
         if timeout is not None:
             timeout = _checks.timeout_seconds(timeout)
         begun_ns = monotonic_ns()
-        run = run_sync(call_steps(self, operation, timeout), self._connect)
+        run = call(self, operation, timeout, self._connect)
         timings = timings_of(run, monotonic_ns() - begun_ns)
         return operation.decode(run.reply), timings
 

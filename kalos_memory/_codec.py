@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from struct import Struct
@@ -17,12 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kalos_memory import _abi, _types
+from kalos_memory import _abi
 from kalos_memory._checks import EPOCH, encode_json
 from kalos_memory._errors import InvalidRequest, KalosError
 from kalos_memory._types import Hit
 
 _SPAN = Struct("<II")
+_SPAN_AT = _SPAN.unpack_from
+# What json.loads() comes down to, without its questions about types and encodings.
+_first_value = json.JSONDecoder().raw_decode
 _SEARCH = _abi.layout("kalos_search_request")
 _GET = _abi.layout("kalos_get_request")
 _COUNT = _abi.layout("kalos_count_request")
@@ -40,6 +43,7 @@ _OPERATION = _abi.layout("kalos_batch_operation")
 _BATCH_REPLY = _abi.layout("kalos_batch_reply")
 
 _ABSENT = (0, 0)
+_MAX_MESSAGE_BYTES = _abi.MAX_MESSAGE_BYTES
 Span = tuple[int, int]
 Segment = Any  # bytes, or a C-contiguous numpy array; anything that gives a contiguous buffer
 
@@ -175,11 +179,12 @@ def search_head(
 def search_message(head: bytes, vectors: NDArray[np.float32]) -> Message:
     """head: from search_head(). vectors: C-contiguous float32 of query_count x dimension numbers."""
     start, size = len(head), vectors.nbytes
-    if start + size > _abi.MAX_MESSAGE_BYTES:
+    total = start + size
+    if total > _MAX_MESSAGE_BYTES:
         raise InvalidRequest(
             f"the queries have {size:,} bytes: at most 256 MiB are possible; send them in several calls"
         )
-    return Message([(head, start), (vectors, size)] if size else [(head, start)], start + size)
+    return Message([(head, start), (vectors, size)] if size else [(head, start)], total)
 
 
 def get_message(
@@ -362,8 +367,9 @@ class HitsPage:
             )
         except struct.error as error:
             raise broken_reply(str(error)) from None
-        rows = self.row_count
-        if max(self.fields + _FIELDS_BYTES * rows, head[_CREATED] + 8 * rows, head[_UPDATED] + 8 * rows) > len(data):
+        rows, end = self.row_count, len(data)
+        column = end - 8 * rows
+        if self.fields + _FIELDS_BYTES * rows > end or head[_CREATED] > column or head[_UPDATED] > column:
             raise broken_reply("its columns end beyond the message")
         self._explain: dict[str, Any] | None = None
 
@@ -396,12 +402,14 @@ class HitsPage:
 
     def span(self, at: int) -> bytes | None:
         """What the span at this offset points at."""
-        offset, size = _SPAN.unpack_from(self.data, at)
+        data = self.data
+        offset, size = _SPAN_AT(data, at)
         if not offset:
             return None
-        if offset + size > len(self.data):
+        end = offset + size
+        if end > len(data):
             raise broken_reply("a span ends beyond the message")
-        return self.data[offset : offset + size]
+        return data[offset:end]
 
     def field(self, row: int, offset: int) -> bytes | None:
         return self.span(self.fields + _FIELDS_BYTES * row + offset)
@@ -457,15 +465,22 @@ def _decode_score(page: HitsPage, row: int) -> float | None:
 
 
 def _decode_text(page: HitsPage, row: int) -> str | None:
-    data = page.field(row, _TEXT_AT)
+    data = page.span(page.fields + _FIELDS_BYTES * row + _TEXT_AT)
     return None if data is None else data.decode()
 
 
 def _decode_metadata(page: HitsPage, row: int) -> Any:
-    if not page.include & _abi.INCLUDE_METADATA:
-        return None
-    data = page.field(row, _METADATA_AT)
-    return {} if data is None else json.loads(data)
+    data = page.span(page.fields + _FIELDS_BYTES * row + _METADATA_AT)
+    if data is None:
+        return {} if page.include & _abi.INCLUDE_METADATA else None
+    text = data.decode()
+    try:
+        value, end = _first_value(text)
+        if end == len(text):
+            return value
+    except ValueError:
+        pass
+    return json.loads(text)  # there is white space around it, or it is no JSON
 
 
 def _decode_namespace(page: HitsPage, row: int) -> tuple[str, ...]:
@@ -495,17 +510,41 @@ def _decode_explain(page: HitsPage, row: int) -> dict[str, Any] | None:
     return None if explain is None else dict(explain)
 
 
-_types._decoders.update(
-    id=_decode_id,
-    score=_decode_score,
-    text=_decode_text,
-    metadata=_decode_metadata,
-    namespace=_decode_namespace,
-    vector=_decode_vector,
-    created_at=_decode_created,
-    updated_at=_decode_updated,
-    explain=_decode_explain,
-)
+class _LazyField:
+    """A field of a Hit that is decoded from the reply when it is first read.
+
+    Once decoded it lies in the hit's own dict, which Python looks into before it asks a descriptor like this one: the
+    first reading costs one call, every other is an ordinary attribute."""
+
+    __slots__ = ("_decode", "_name")
+
+    def __init__(self, name: str, decode: Callable[[HitsPage, int], Any]) -> None:
+        self._name = name
+        self._decode = decode
+
+    def __get__(self, hit: Any, owner: type | None = None) -> Any:
+        if hit is None:
+            return self
+        try:
+            value = self._decode(hit._page, hit._row)
+        except (ValueError, OverflowError, struct.error) as error:
+            raise broken_reply(f"the {self._name} of a hit: {error}") from None
+        setattr(hit, self._name, value)
+        return value
+
+
+for _name, _decode in {
+    "id": _decode_id,
+    "score": _decode_score,
+    "text": _decode_text,
+    "metadata": _decode_metadata,
+    "namespace": _decode_namespace,
+    "vector": _decode_vector,
+    "created_at": _decode_created,
+    "updated_at": _decode_updated,
+    "explain": _decode_explain,
+}.items():
+    setattr(Hit, _name, _LazyField(_name, _decode))
 
 
 def decode_namespace(key: bytes) -> tuple[str, ...]:

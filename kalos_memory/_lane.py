@@ -33,16 +33,19 @@ from kalos_memory._errors import Overloaded, SidecarUnavailable
 from kalos_memory._wait import SLICE_S, DeadlinePassed, SpinThenBlock
 
 _HEADER = _abi.layout("kalos_lane_header")
-_REQUEST = Struct("<IHHQQQIIq")  # from request_state on; the sequence before it is stored last
+_REQUEST_INTO = Struct("<IHHQQQIIq").pack_into  # from request_state on; the sequence before it is stored last
 _REQUEST_AT = _abi.offset_of("kalos_slot_header", "request_state")
-_REPLY = Struct("<IHHQQQI4xQQQ")  # from reply_state on
+_REPLY_FIELDS = Struct("<IHHQQQI4xQQQ").unpack_from  # from reply_state on
 _REPLY_AT = _abi.offset_of("kalos_slot_header", "reply_state")
-_SEQUENCE_WORD = _abi.offset_of("kalos_slot_header", "request_sequence") // 8
 _STATE_WORD = _REQUEST_AT // 8
 _REPLY_WORD = _abi.offset_of("kalos_slot_header", "reply_sequence") // 8
+assert _abi.offset_of("kalos_slot_header", "request_sequence") == 0
 _SERVER_STATE_AT = _abi.offset_of("kalos_lane_header", "server_state")
 
+# Names of this module are found faster than those of another: these are looked up in every call.
+_FREE, _FILLING, _POSTED = _abi.REQUEST_FREE, _abi.REQUEST_FILLING, _abi.REQUEST_POSTED
 _WHOLE = _abi.FLAG_BEGIN | _abi.FLAG_COMMIT
+_OK, _PART = _abi.STATUS_OK, _abi.STATUS_PART
 # kalosd posts right after answering: a token this late was taken by an interrupted wait. (If it comes after all, the
 # next wait takes it and goes on waiting for its own.)
 _TOKEN_LOST_NS = 5_000_000
@@ -60,15 +63,34 @@ class Slot:
     An exception may be raised between any two instructions (a signal's handler may, Ctrl-C does), so the right can be
     dropped without anybody giving it back. Then its finaliser tells the lane.
 
-    index: in the lane; sequence: of the last post, 0 where none is unanswered; word: number of its first u64."""
+    index: in the lane; sequence: of the last post, 0 where none is unanswered. Where its parts lie in the lane:
+    in bytes (request, reply, payload), and counted in u64 (word: its first; state_word, reply_word)."""
 
-    __slots__ = ("base", "given_up_ns", "index", "lane", "payload", "semaphore", "sequence", "shared", "word")
+    __slots__ = (
+        "base",
+        "given_up_ns",
+        "index",
+        "lane",
+        "payload",
+        "reply",
+        "reply_word",
+        "request",
+        "semaphore",
+        "sequence",
+        "shared",
+        "state_word",
+        "word",
+    )
 
     def __init__(self, lane: Callable[[], Lane | None], index: int, base: int, semaphore: Any) -> None:
         self.lane = lane  # a weak reference
         self.index = index
         self.base = base
         self.word = base // 8
+        self.state_word = self.word + _STATE_WORD
+        self.reply_word = self.word + _REPLY_WORD
+        self.request = base + _REQUEST_AT
+        self.reply = base + _REPLY_AT
         self.payload = base + _abi.SLOT_HEADER_BYTES
         self.semaphore = semaphore
         self.sequence = 0
@@ -245,7 +267,7 @@ class Lane:
 
     def give_back(self, slot: Slot) -> None:
         """The reply was taken: the slot is free."""
-        self.words[slot.word + _STATE_WORD] = _abi.REQUEST_FREE
+        self.words[slot.state_word] = _FREE
         self._free.append(slot)
         if self._waiters:
             self._wake_one()
@@ -257,11 +279,11 @@ class Lane:
         if slot.sequence == 0:
             self.give_back(slot)
             return
-        if self.words[slot.word + _SEQUENCE_WORD] != slot.sequence:  # interrupted just before it was posted
+        if self.words[slot.word] != slot.sequence:  # interrupted just before it was posted
             slot.sequence = 0
             self.give_back(slot)
             return
-        _STATE.pack_into(self.memory, slot.base + _REQUEST_AT, _abi.REQUEST_ABANDONED)
+        _STATE.pack_into(self.memory, slot.request, _abi.REQUEST_ABANDONED)
         slot.given_up_ns = monotonic_ns()
         self._abandoned.append(slot)
         self._post(self._semaphores[0])  # in case it was interrupted just before kalosd was told
@@ -288,7 +310,7 @@ class Lane:
         freed = False
         with self._lock:
             for slot in list(self._abandoned):
-                if self.words[slot.word + _REPLY_WORD] != slot.sequence:
+                if self.words[slot.reply_word] != slot.sequence:
                     continue
                 # The shared semaphore's tokens are taken by the thread that waits on it; a slot's own is taken here.
                 if not slot.shared and not self._drain(slot):
@@ -383,6 +405,7 @@ class Exchange:
     queue_ns = search_ns = fetch_ns = 0
     _at = 0  # bytes of the message that were posted
     _received = 0  # bytes of the reply that were read
+    _chunks: list[bytes] | None = None  # of a reply in several parts
 
     def __init__(
         self, lane: Lane, slot: Slot, opcode: int, message: Message, deadline_ns: int, *, shared: bool = False
@@ -392,21 +415,36 @@ class Exchange:
         self.opcode = opcode
         self.message = message
         self.deadline_ns = deadline_ns
-        self._chunks: list[bytes] | None = None  # of a reply in several parts
         slot.shared = shared
 
     def start(self) -> None:
-        self._post_part()
+        lane, slot, message = self._lane, self.slot, self.message
+        total = message.nbytes
+        if total > lane.payload_bytes or lane.durations:
+            self._post_part()
+            return
+        # The same as _post_part() and _post(), for what nearly all messages are: one part.
+        words, memory, at = lane.words, lane.memory, slot.payload
+        words[slot.state_word] = _FILLING
+        for segment, size in message.segments:
+            end = at + size
+            memory[at:end] = segment
+            at = end
+        self.committed = True
+        self.sequence = self.message_id = slot.sequence = sequence = lane.next_sequence()
+        semaphore = lane.slot_count if slot.shared else slot.index
+        _REQUEST_INTO(
+            memory, slot.request, _POSTED, self.opcode, _WHOLE, sequence, total, 0, total, semaphore, self.deadline_ns
+        )
+        words[slot.word] = sequence
+        lane.post_request()
 
     def _post_part(self) -> None:
         lane, slot, message = self._lane, self.slot, self.message
         first, total = self._at, message.nbytes
-        last = total if total - first <= lane.payload_bytes else first + lane.payload_bytes
-        if first == 0:
-            flags = _WHOLE if last == total else _abi.FLAG_BEGIN
-        else:
-            flags = _abi.FLAG_COMMIT if last == total else 0
-        lane.words[slot.word + _STATE_WORD] = _abi.REQUEST_FILLING
+        last = min(total, first + lane.payload_bytes)
+        flags = (_abi.FLAG_BEGIN if first == 0 else 0) | (_abi.FLAG_COMMIT if last == total else 0)
+        lane.words[slot.state_word] = _FILLING
         message.copy_into(lane.memory, slot.payload, first, last)
         self._at = last
         if last == total:
@@ -416,18 +454,19 @@ class Exchange:
     def _post(self, opcode: int, flags: int, total: int, offset: int, size: int) -> None:
         lane, slot = self._lane, self.slot
         self.sequence = sequence = lane.next_sequence()
-        if not self.message_id:
-            self.message_id = sequence
+        message_id = self.message_id
+        if not message_id:
+            self.message_id = message_id = sequence
         deadline_ns = self.deadline_ns
         if lane.durations:
             deadline_ns = max(1, deadline_ns - monotonic_ns())
-        _REQUEST.pack_into(
+        _REQUEST_INTO(
             lane.memory,
-            slot.base + _REQUEST_AT,
-            _abi.REQUEST_POSTED,
+            slot.request,
+            _POSTED,
             opcode,
             flags,
-            self.message_id,
+            message_id,
             total,
             offset,
             size,
@@ -435,48 +474,54 @@ class Exchange:
             deadline_ns,
         )
         slot.sequence = sequence
-        lane.words[slot.word + _SEQUENCE_WORD] = sequence
+        lane.words[slot.word] = sequence
         lane.post_request()
 
     def answered(self) -> bool:
         """A hint: the semaphore's token comes after it."""
-        return bool(self._lane.words[self.slot.word + _REPLY_WORD] == self.sequence)
+        return bool(self._lane.words[self.slot.reply_word] == self.sequence)
 
     def on_reply(self) -> bool:
         """Call after the semaphore was taken and answered() holds."""
         lane, slot = self._lane, self.slot
         slot.sequence = 0  # answered: the slot is ours again, whatever happens below
-        _, status, flags, message_id, total, offset, size, queue_ns, search_ns, fetch_ns = _REPLY.unpack_from(
-            lane.memory, slot.base + _REPLY_AT
+        memory, at = lane.memory, slot.payload
+        _, status, flags, message_id, total, offset, size, queue_ns, search_ns, fetch_ns = _REPLY_FIELDS(
+            memory, slot.reply
         )
         if message_id != self.message_id or size > lane.payload_bytes:
             raise LaneLost  # kalosd is out of step: a new connection is the way out
-        if status == _abi.STATUS_PART:
+        received = self._received
+        if size == total and not received and status != _PART:  # whole at once, as nearly all are
+            if offset:
+                raise LaneLost
+            self.status = status
+            self.queue_ns, self.search_ns, self.fetch_ns = queue_ns, search_ns, fetch_ns
+            self.reply = memory[at : at + size]
+            self._received = size
+            return True
+        if status == _PART:
             if self.committed:
                 raise LaneLost
             self._post_part()
             return False
-        if not self._received:
+        if not received:
             self.status = status
             self.queue_ns, self.search_ns, self.fetch_ns = queue_ns, search_ns, fetch_ns
-        elif status != _abi.STATUS_OK:  # of a CONTINUE
+        elif status != _OK:  # of a CONTINUE
             self.status = status
             self._chunks = None
-            offset = self._received = 0
-        if offset != self._received or offset + size > total or total > _abi.MAX_MESSAGE_BYTES:
+            offset = received = 0
+        if offset != received or offset + size > total or total > _abi.MAX_MESSAGE_BYTES:
             raise LaneLost
-        chunk = lane.memory[slot.payload : slot.payload + size]
-        self._received += size
-        if self._received == total and self._chunks is None:
-            self.reply = chunk
-            return True
         if self._chunks is None:
             self._chunks = []
-        self._chunks.append(chunk)
-        if self._received < total:
+        self._chunks.append(memory[at : at + size])
+        self._received = received = received + size
+        if received < total:
             if not flags & _abi.REPLY_MORE or size == 0:
                 raise LaneLost
-            self._post(_abi.OP_CONTINUE, 0, 0, self._received, 0)
+            self._post(_abi.OP_CONTINUE, 0, 0, received, 0)
             return False
         self.reply = b"".join(self._chunks)
         return True
@@ -490,10 +535,9 @@ def exchange(lane: Lane, opcode: int, message: Message, deadline_ns: int, patien
     run = Exchange(lane, slot, opcode, message, deadline_ns)
     try:
         run.start()
-        wait, words, reply_word = lane.policy.wait, lane.words, slot.word + _REPLY_WORD
-        until_ns = deadline_ns + patience_ns
+        wait, until_ns = lane.policy.wait, deadline_ns + patience_ns
         while True:
-            wait(words, reply_word, run.sequence, slot.semaphore, until_ns, lane.check_peer)
+            wait(lane.words, slot.reply_word, run.sequence, slot.semaphore, until_ns, lane.check_peer)
             if run.on_reply():
                 break
     except BaseException as error:

@@ -6,17 +6,10 @@ only for what its caller looks at. It keeps that reply alive; a copy or a pickle
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from kalos_memory._codec import HitsPage
+from typing import Any
 
 FIELDS = ("id", "score", "text", "metadata", "namespace", "vector", "created_at", "updated_at", "explain")
-
-_decoders: dict[str, Callable[[HitsPage, int], Any]] = {}
-"""Field -> how to decode it from a page; filled by _codec, which knows the layout."""
 
 
 class Hit:
@@ -39,8 +32,7 @@ class Hit:
         'Alice likes tea'
     """
 
-    __slots__ = (*FIELDS, "_page", "_row")
-
+    # Those of a reply are decoded by descriptors that _codec puts here: it knows the layout.
     id: str
     score: float | None
     text: str | None
@@ -72,17 +64,6 @@ class Hit:
         self.created_at = created_at
         self.updated_at = updated_at
         self.explain = explain
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            # Reached only where the slot is still empty: a field of a page that nobody has read yet.
-            decode = _decoders.get(name)
-            if decode is None:
-                raise AttributeError(f"'Hit' object has no attribute {name!r}")
-            value = decode(self._page, self._row)
-            setattr(self, name, value)
-            return value
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Hit):

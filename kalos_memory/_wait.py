@@ -120,10 +120,33 @@ class SpinThenBlock:
         global _spinning_until_ns
         begun = monotonic_ns()
         usual, limit = self.usual_ns, self.limit_ns
+        seen = False
         if limit and usual < 2 * limit and begun > _spinning_until_ns:
             _spinning_until_ns = until = begun + min(limit, 2 * usual + 20_000, deadline_ns - begun)
-            self._spin(words, index, sequence, until)
+            while True:
+                for _ in _POLLS:
+                    if words[index] == sequence:
+                        seen = True
+                        break
+                if seen or monotonic_ns() >= until:
+                    break
+                sched_yield()
             _spinning_until_ns = 0
+        if seen:
+            try:
+                semaphore.acquire(FIRST_SLICE_S)  # kalosd posts right after the sequence
+            except (BusyError, SignalError):
+                seen = False
+        if not seen:
+            self._block(words, index, sequence, semaphore, deadline_ns, check_peer)
+        # A slow reply counts as at most four windows, so that a single one does not end the spinning for long.
+        took = monotonic_ns() - begun
+        self.usual_ns = usual + ((min(took, 4 * limit) - usual) >> 3)
+
+    @staticmethod
+    def _block(
+        words: Any, index: int, sequence: int, semaphore: Any, deadline_ns: int, check_peer: Callable[[], None]
+    ) -> None:
         slice_s = FIRST_SLICE_S
         while True:
             left_s = (deadline_ns - monotonic_ns()) / 1e9
@@ -138,19 +161,6 @@ class SpinThenBlock:
             except SignalError:
                 continue
             if words[index] == sequence:
-                break
+                return
             # A token left over from a wait that was given up, or the wake of a lane that is being closed.
             check_peer()
-        # A slow reply counts as at most four windows, so that a single one does not end the spinning for long.
-        took = monotonic_ns() - begun
-        self.usual_ns = usual + ((min(took, 4 * limit) - usual) >> 3)
-
-    @staticmethod
-    def _spin(words: Any, index: int, sequence: int, until_ns: int) -> bool:
-        while True:
-            for _ in _POLLS:
-                if words[index] == sequence:
-                    return True
-            if monotonic_ns() >= until_ns:
-                return False
-            sched_yield()

@@ -256,3 +256,25 @@ def test_namespace_key_round_trip(segments):
 
 def test_json_message_is_plain_utf8():
     assert json.loads(_codec.json_message({"ü": "😀"}).to_bytes()) == {"ü": "😀"}
+
+
+def test_what_does_not_decode_in_a_hit_is_an_error_of_ours():
+    """A row whose bytes are damaged never raises a bare decoding error of Python's."""
+    page = object.__new__(_codec.HitsPage)
+    page.data = bytes(8) + b'{"a": 1} \xff\xfe {"a":'
+    page.fields, page._head = 0, (0, 0, 0, _abi.INCLUDE_TEXT | _abi.INCLUDE_METADATA)
+    for start, end, metadata in ((8, 17, {"a": 1}), (8, 20, None), (20, 25, None)):
+        spans = bytearray(40)
+        struct.pack_into("<II", spans, _abi.offset_of("kalos_hit_fields", "text"), 58, 2)
+        struct.pack_into("<II", spans, _abi.offset_of("kalos_hit_fields", "metadata"), start + 40, end - start)
+        damaged = object.__new__(_codec.HitsPage)
+        damaged.data, damaged.fields, damaged._head = bytes(spans) + page.data, 0, page._head
+        damaged.row_count, damaged.scores, damaged._explain = 1, None, None
+        hit = damaged.hit(0)
+        with pytest.raises(KalosError, match="makes no sense"):
+            _ = hit.text
+        if metadata is not None:
+            assert hit.metadata == metadata  # white space around an object is allowed
+        else:
+            with pytest.raises(KalosError, match="makes no sense"):
+                _ = hit.metadata

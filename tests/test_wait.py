@@ -115,38 +115,45 @@ def test_signals_with_handlers_do_not_end_the_wait(semaphore):
     assert words[0] == 9
 
 
+class Answered:
+    """A word that has its sequence already, and notes whether it was polled before the semaphore was taken."""
+
+    def __init__(self, semaphore) -> None:
+        self.semaphore = semaphore
+        self.polled = False
+        semaphore.release()
+
+    def __getitem__(self, index: int) -> int:
+        self.polled = self.polled or self.semaphore.value > 0
+        return 1
+
+
+def spins(policy, semaphore) -> bool:
+    words = Answered(semaphore)
+    policy.wait(words, 0, 1, semaphore, after(10), nothing)
+    assert semaphore.value == 0
+    return words.polled
+
+
 def test_one_thread_spins_at_a_time(semaphore, monkeypatch):
-    spun = []
-    monkeypatch.setattr(SpinThenBlock, "_spin", staticmethod(lambda *_: spun.append(1)))
     policy = SpinThenBlock(1_000_000)
-    semaphore.release()
     monkeypatch.setattr(_wait, "_spinning_until_ns", after(10))
-    policy.wait([1], 0, 1, semaphore, after(10), nothing)
-    assert not spun
+    assert not spins(policy, semaphore)
     monkeypatch.setattr(_wait, "_spinning_until_ns", time.monotonic_ns())  # whoever it was is interrupted or done
-    semaphore.release()
-    policy.wait([1], 0, 1, semaphore, after(10), nothing)
-    assert spun
+    assert spins(policy, semaphore)
     assert _wait._spinning_until_ns == 0
 
 
-def test_slow_replies_end_the_spinning_and_fast_ones_bring_it_back(semaphore, monkeypatch):
+def test_slow_replies_end_the_spinning_and_fast_ones_bring_it_back(semaphore):
     """The window is learned: a CPU is not burnt for replies that take longer than it."""
-    spun = []
-    monkeypatch.setattr(SpinThenBlock, "_spin", staticmethod(lambda *_: spun.append(1)))
     policy = SpinThenBlock(1_000)  # a microsecond: every real wait is slow against it
     for _ in range(30):
         thread = reply_later(words := [0], semaphore, 1, 0.001)
         policy.wait(words, 0, 1, semaphore, after(10), nothing)
         thread.join()
-    spun.clear()
-    semaphore.release()
-    policy.wait([1], 0, 1, semaphore, after(10), nothing)
-    assert not spun
+    assert not spins(policy, semaphore)
     policy.limit_ns = 1_000_000_000  # now every wait is fast
-    semaphore.release()
-    policy.wait([1], 0, 1, semaphore, after(10), nothing)
-    assert spun
+    assert spins(policy, semaphore)
 
 
 @pytest.mark.parametrize(
