@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -14,8 +15,8 @@ from typing import Any
 import pytest
 from cli_tools import MODEL_IS_THERE, ended, environment, kalos, kalos_command, needs_kalosd, wait_until
 
-from kalos_memory.bench import _cases
-from kalos_memory.bench._run import Settings, run, wrong_answers
+from kalos_memory.bench import _cases, _transport
+from kalos_memory.bench._run import Settings, run, run_transport, wrong_answers
 from kalos_memory.cli._exit_codes import ExitCode
 
 pytestmark = needs_kalosd
@@ -158,3 +159,26 @@ def test_ctrl_c_leaves_nothing(temporary: Path) -> None:
     assert process.returncode == ExitCode.INTERRUPTED
     assert stderr == "kalos: interrupted\n"
     wait_until(lambda: not any(temporary.iterdir()), "the bench's directories are gone")
+
+
+def test_a_tiny_transport_run_is_whole(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each call in each rhythm from each number of client processes, beside a Unix socket; no process is left."""
+    from rich.console import Console
+
+    from kalos_memory.bench import _report
+
+    monkeypatch.setattr(_transport, "CLIENTS", (1, 2))
+    result = run_transport(Settings(rows=(50,), seconds=0.03))
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    cells = {(one["call"], one["rhythm"], one["clients"]) for one in result["transport"]["measurements"]}
+    rhythms = ("closed", "sleeping", "computing")
+    assert cells == {(call, rhythm, count) for call in ("lane", "search") for rhythm in rhythms for count in (1, 2)} | {
+        ("Unix socket", rhythm, 1) for rhythm in rhythms
+    }
+    for one in result["transport"]["measurements"]:
+        assert one["n"] > 0
+        assert 0 <= one["p50_us"] <= one["p99_us"] <= one["max_us"]
+    assert result["transport"]["passes"] > 0
+    assert not multiprocessing.active_children()
+    _report.show_transport(result, Console())
+    assert "Unix socket" in capfd.readouterr().out

@@ -7,6 +7,7 @@
     _peers      numpy, and FAISS where it is installed
     _cases      the lane, recall by vector, recall by text
     _writes     durable ingest and the acknowledged write
+    _transport  the way between processes, with 1 to 16 of them
     _run        all of it, as one JSON-ready dict
     _report     that dict as tables and histograms for a terminal
 

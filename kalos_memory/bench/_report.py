@@ -49,6 +49,35 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(Text(f"not measured: {', '.join(names)} ({why})", style="dim"))
 
 
+def show_transport(result: dict[str, Any], console: Console) -> None:
+    """Prints the report of a transport run."""
+    for line in _machine.words(result["machine"]):
+        console.print(Text(line, style="dim"))
+    transport = result["transport"]
+    table = Table(
+        title="The way between processes, over the work (latencies in us)", title_justify="left", title_style="bold"
+    )
+    for name in ("what", "rhythm"):
+        table.add_column(name)
+    for name in ("clients", "p50", "p99", "max", "n"):
+        table.add_column(name, justify="right")
+    previous = None
+    for one in transport["measurements"]:
+        head = (one["call"], one["rhythm"])
+        if previous is not None and head != previous:
+            table.add_section()
+        figures = [_number(one[f"{name}_us"]) for name in ("p50", "p99", "max")]
+        table.add_row(*(head if head != previous else ("", "")), str(one["clients"]), *figures, f"{one['n']:,}")
+        previous = head
+    console.print(table)
+    console.print(
+        f"  closed: call after call; sleeping: {transport['pause_s'] * 1000:g} ms of sleep before each; computing: "
+        f"{transport['compute_us']:g} us of Python before each. search: over {transport['rows']:,} x "
+        f"{transport['dimension']}, without the time in the engine. {transport['passes']:,} passes; "
+        f"{transport['combined']:,} searches shared one."
+    )
+
+
 def _left_out(not_measured: list[dict[str, str]]) -> dict[str, list[str]]:
     """What was not measured, by the reason."""
     reasons: dict[str, list[str]] = {}

@@ -83,7 +83,7 @@ def run(settings: Settings, progress: Callable[[str], None] = lambda words: None
         "benchmark": "kalos",
         "format": FORMAT,
         "machine": machine,
-        "sidecar": {name: sidecar.get("kalosd", {}).get(name) for name in ("version", "abi", "device", "cpus")},
+        "sidecar": _about(sidecar),
         "settings": {**asdict(settings), "directory": str(settings.directory) if settings.directory else None},
         "lane": lane,
         "recall_by_vector": by_vector,
@@ -91,6 +91,34 @@ def run(settings: Settings, progress: Callable[[str], None] = lambda words: None
         "writes": writes,
         "not_measured": ([{"what": "recall by text", "why": no_text}] if no_text else []) + _peers.not_measured(),
     }
+
+
+def run_transport(settings: Settings, progress: Callable[[str], None] = lambda words: None) -> dict[str, Any]:
+    """Measures the way between processes only: see _transport. rows: those of the collection searched, the first size.
+
+    Raises KalosError when the sidecar cannot be started or refuses."""
+    import kalos_memory as kalos
+    from kalos_memory.bench import _transport
+
+    machine = _machine.describe()
+    with kalos.connect(":memory:", timeout=30.0) as client:
+        sidecar = client.stats()
+        transport = _transport.measure_transport(
+            client, settings.rows[0], settings.dimension, settings.seed, settings.seconds, progress
+        )
+    machine["load_average_after"] = _machine.load_average()
+    return {
+        "benchmark": "kalos transport",
+        "format": FORMAT,
+        "machine": machine,
+        "sidecar": _about(sidecar),
+        "settings": {"seconds": settings.seconds, "seed": settings.seed},
+        "transport": transport,
+    }
+
+
+def _about(sidecar: dict[str, Any]) -> dict[str, Any]:
+    return {name: sidecar.get("kalosd", {}).get(name) for name in ("version", "abi", "device", "cpus")}
 
 
 def _recall_by_text(

@@ -42,6 +42,13 @@ def bench(
             show_default=False,
         ),
     ] = None,
+    transport: Annotated[
+        bool,
+        typer.Option(
+            "--transport",
+            help="Only the way between processes: 1, 2, 4 and 16 client processes, closed loop, sleeping, computing.",
+        ),
+    ] = False,
     json_output: JsonOutput = False,
 ) -> None:
     """Measure Kalos on this machine.
@@ -51,7 +58,7 @@ def bench(
     Latencies are given closed loop and paced, p50 and p99. The answers are compared with the exact ones: where they
     differ, the exit code is 1.
     """
-    from kalos_memory.bench._run import Settings, run, wrong_answers
+    from kalos_memory.bench._run import Settings, run, run_transport, wrong_answers
 
     default = (1_000, 10_000) if quick else (1_000, 10_000, 100_000)
     settings = Settings(
@@ -64,17 +71,20 @@ def bench(
         directory=directory,
     )
     screen = error_console()
+    measure = run_transport if transport else run
     if screen.is_terminal and not json_output:
         with screen.status("starting") as status:
-            result = run(settings, status.update)
+            result = measure(settings, status.update)
     else:
-        result = run(settings)
+        result = measure(settings)
     if json_output:
         emit_json(result)
     else:
-        from kalos_memory.bench._report import show
+        from kalos_memory.bench._report import show, show_transport
 
-        show(result, console())
+        (show_transport if transport else show)(result, console())
+    if transport:
+        return
     wrong = wrong_answers(result)
     if wrong:
         complain("wrong answers, please report them: " + "; ".join(wrong))
