@@ -58,7 +58,7 @@ extern "C" {
 #define KALOS_DEFAULT_SLOT_COUNT 8u
 #define KALOS_MIN_SLOT_BYTES 16384u
 #define KALOS_MAX_SLOT_BYTES 16777216u
-#define KALOS_DEFAULT_SLOT_BYTES 131072u
+#define KALOS_DEFAULT_SLOT_BYTES 65536u
 
 /* --------------------------------------------------------------------------------------------- control ---------- */
 
