@@ -123,6 +123,23 @@ TEST(listener_hears_of_publications) {
 
 // A collection that does not fit stays cold, in words that name need, limit and flag; smaller ones are served, and the
 // cold one can be dropped to make room.
+// A read says how long it waited: for other passes, and for the lock of the engine.
+TEST(reads_say_how_long_they_waited) {
+  Scratch scratch;
+  auto database = open_database(scratch);
+  uint64_t id = make_collection(*database, "notes");
+  ReadJob job;
+  CountRequest request;
+  request.collection_id = id;
+  job.request = request;
+  job.received_ns = monotonic_ns() - 5'000'000;
+  ReadJob* jobs[] = {&job};
+  database->serve_reads(jobs);
+  CHECK_EQ(KALOS_STATUS_OK, job.reply.status);
+  CHECK(job.reply.timings.queue_ns >= 5'000'000);
+  CHECK(job.reply.timings.queue_ns < uint64_t{60} * 1'000'000'000);
+}
+
 TEST(collections_that_do_not_fit_stay_cold) {
   Scratch scratch;
   uint64_t small = 0, large = 0;

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "engine/collections_json.h"
 #include "engine/index.h"
@@ -62,6 +63,7 @@ struct Database::State {
   void load_next();
   void load(Load& load);
   void leave_cold(const CollectionInfo& info, const std::string& words);
+  void read(std::span<ReadJob* const> jobs);
   nlohmann::json collection_report(const CollectionInfo& info);
 };
 
@@ -201,17 +203,13 @@ Database::~Database() {
 
 void Database::serve_reads(std::span<ReadJob* const> jobs) {
   std::lock_guard lock(state_->engine);
-  state_->index.read(jobs);
-  state_->read_passes.fetch_add(1, std::memory_order_relaxed);
-  state_->reads.fetch_add(jobs.size(), std::memory_order_relaxed);
+  state_->read(jobs);
 }
 
 bool Database::try_serve_reads(std::span<ReadJob* const> jobs) {
   std::unique_lock lock(state_->engine, std::try_to_lock);
   if (!lock.owns_lock()) return false;
-  state_->index.read(jobs);
-  state_->read_passes.fetch_add(1, std::memory_order_relaxed);
-  state_->reads.fetch_add(jobs.size(), std::memory_order_relaxed);
+  state_->read(jobs);
   return true;
 }
 
@@ -225,6 +223,17 @@ std::vector<CollectionInfo> Database::collections() {
 uint64_t Database::commit_sequence() const { return state_->writer->published_sequence(); }
 
 void Database::on_publish(std::function<void(uint64_t)> listener) { state_->writer->on_publish(std::move(listener)); }
+
+// With the engine lock held.
+void Database::State::read(std::span<ReadJob* const> jobs) {
+  int64_t now_ns = monotonic_ns();
+  for (ReadJob* job : jobs) {
+    job->reply.timings.queue_ns = job->received_ns != 0 ? uint64_t(std::max<int64_t>(0, now_ns - job->received_ns)) : 0;
+  }
+  index.read(jobs);
+  read_passes.fetch_add(1, std::memory_order_relaxed);
+  reads.fetch_add(jobs.size(), std::memory_order_relaxed);
+}
 
 // ---- the report ----------------------------------------------------------------------------------------------------
 
