@@ -40,6 +40,14 @@ Error file_error(const std::string& doing, const std::string& path, int code) {
                                         "; check the path, its permissions and the space on its file system"};
 }
 
+// So that a name made in it survives a power cut. A file system that cannot do it has nothing to lose by it.
+void flush_directory(const std::string& directory) {
+  int fd = open(directory.empty() ? "." : directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  fsync(fd);
+  close(fd);
+}
+
 // Copies the file beside itself before a migration touches it: "kalos.db.v1".
 Result<> copy_beside(sqlite::Connection& connection, int32_t version) {
   std::string target = connection.path() + ".v" + std::to_string(version);
@@ -57,6 +65,7 @@ Result<> copy_beside(sqlite::Connection& connection, int32_t version) {
   if (!copied) unlink(partial.c_str());
   if (!copied) return copied.error();
   if (!durable) return file_error("write the copy", target, code);
+  flush_directory(std::filesystem::path(target).parent_path().string());
   return Unit{};
 }
 
@@ -90,8 +99,11 @@ Result<> create(sqlite::Connection& connection, uint32_t page_bytes, int32_t ver
   constexpr std::string_view doing = "create the store";
   auto sized = connection.execute("PRAGMA page_size = " + std::to_string(page_bytes), doing);
   if (!sized) return sized;
-  // A file in WAL mode from its first page on; the identity and the tables come in one transaction.
-  auto mode = connection.execute("PRAGMA journal_mode = WAL", doing);
+  // A file in WAL mode from its first page on; the identity and the tables come in one transaction. EXTRA, because going
+  // over to WAL leaves a rollback journal to be deleted: were the deletion lost in a power cut, however much later, the
+  // journal would come back and empty the store.
+  auto mode =
+      connection.execute("PRAGMA synchronous = EXTRA; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL", doing);
   if (!mode) return mode;
   std::string sql = "BEGIN IMMEDIATE; PRAGMA application_id = " + std::to_string(kStoreApplicationId) + ";" + kSchema +
                     "PRAGMA user_version = " + std::to_string(version) + "; COMMIT";
@@ -157,11 +169,13 @@ Result<> make_private_file(const std::string& data_dir, const std::string& path)
     parent = (std::filesystem::path(parent) / part).string();
     if (parent.empty() || std::filesystem::exists(parent, ignored)) continue;
     if (mkdir(parent.c_str(), 0700) != 0 && errno != EEXIST) return file_error("create the directory", parent, errno);
+    flush_directory(std::filesystem::path(parent).parent_path().string());
   }
   // SQLite gives the log and the index beside it the mode of the file.
   int file = open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
   if (file >= 0) {
     close(file);
+    flush_directory(data_dir);
     return Unit{};
   }
   if (errno != EEXIST) return file_error("create the store", path, errno);
