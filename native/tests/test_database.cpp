@@ -196,6 +196,52 @@ TEST(damaged_collections_stay_cold) {
 }
 
 // While collections load, a write to one is either done or answered LOADING; nothing is lost, nothing is there twice.
+// Whatever a disk does to a row: no reader ever meets the bytes, and the words say which row it is.
+TEST(damaged_rows_are_never_served) {
+  const char* damages[] = {
+      "vector = zeroblob(11)",                       // a wrong length
+      "vector = x'0000803F0000C07F00000000'",        // not a number
+      "vector = x'0000803F0000807F00000000'",        // infinite
+      "text = CAST(x'6162FF' AS TEXT)",              // no UTF-8
+      "metadata = '[1]'",                            // no object
+      "metadata = '{\"a\": 1'",                      // cut off
+      "metadata = '{\"a\": 1, \"a\": 2}'",           // a key twice
+      "metadata = '{\"a\": 18446744073709551616}'",  // no int64
+      "metadata = '{\"a\": \"' || CAST(x'FF' AS TEXT) || '\"}'",
+      "id = ''",
+      "id = CAST(x'C328' AS TEXT)",
+      "id = printf('%01025d', 0)",  // longer than an id may be
+      "namespace = x'00'",
+      "namespace = x'0005616C'",
+      "namespace = x'0000'",
+      "namespace = x'0001FF'",
+      "expires_us = -1",
+  };
+  for (const char* damage : damages) {
+    Scratch scratch;
+    uint64_t id = 0;
+    {
+      auto database = open_database(scratch);
+      id = make_collection(*database, "notes");
+      write(*database, upsert_job(id, {{"a", "t", "{}"}, {"b", "t", "{}"}}));
+    }
+    {
+      auto connection = sqlite::Connection::open(scratch / "kalos.db", SQLITE_OPEN_READWRITE);
+      CHECK(connection->execute(std::string("UPDATE rows_1 SET ") + damage + " WHERE id = 'b'", "damage a row"));
+    }
+    auto database = open_database(scratch);
+    wait_until_ready(*database);
+    CountRequest request;
+    request.collection_id = id;
+    Reply reply = read(*database, request);
+    if (reply.status != KALOS_STATUS_STORE_ERROR) check::fail(__FILE__, __LINE__, std::string("served with ") + damage);
+    CHECK(holds(words(reply), "row 2 ") && holds(words(reply), "\"notes\"") && holds(words(reply), "damaged"));
+    // Nor can it be written over by halves: the collection stays as it is, others are made and serve.
+    CHECK_EQ(KALOS_STATUS_STORE_ERROR, write(*database, upsert_job(id, {{"c", "t"}})).status);
+    CHECK_EQ(KALOS_STATUS_OK, write(*database, open_job("other", 3)).status);
+  }
+}
+
 TEST(writes_while_loading) {
   Scratch scratch;
   uint64_t id = 0;

@@ -8,6 +8,7 @@
 //   after_commit     on disk, not yet published
 //   after_publish    visible, not yet acknowledged
 //   checkpoint       before the log is moved into the file
+//   load             after each row that is read at the start
 #pragma once
 
 #include <string_view>

@@ -1,6 +1,10 @@
 // The store's reading half: sizes and loading, each over a read-only connection of its own.
+#include <cmath>
 #include <cstring>
 
+#include "base/failpoint.h"
+#include "base/json_check.h"
+#include "base/utf8.h"
 #include "store/store.h"
 #include "store/store_state.h"
 
@@ -16,6 +20,35 @@ Error damaged_row(const std::string& path, const CollectionInfo& info, int64_t s
 // The column order of store_read's SELECT.
 enum Column { kSequence, kNamespace, kId, kCreated, kUpdated, kExpires, kText, kMetadata, kVector };
 
+bool well_formed_key(std::string_view key) {
+  size_t at = 0, segments = 0;
+  while (at < key.size()) {
+    if (key.size() - at < 2) return false;
+    size_t length = static_cast<uint8_t>(key[at]) << 8 | static_cast<uint8_t>(key[at + 1]);
+    at += 2;
+    if (length == 0 || length > KALOS_MAX_NAMESPACE_SEGMENT_BYTES || length > key.size() - at) return false;
+    if (!valid_utf8(key.substr(at, length)) || ++segments > KALOS_MAX_NAMESPACE_SEGMENTS) return false;
+    at += length;
+  }
+  return true;
+}
+
+// What is wrong with a row that no kalosd can have written: bytes that rotted on the disk, or that somebody else's hand
+// changed. Empty where nothing is. Whoever serves the row relies on it.
+std::string damage_of(const Row& row) {
+  if (row.id.empty() || row.id.size() > KALOS_MAX_ID_BYTES || !valid_utf8(row.id)) return "its id is no id";
+  if (!well_formed_key(row.namespace_key)) return "its namespace is no namespace";
+  if (row.has_text && (row.text.size() > KALOS_MAX_TEXT_BYTES || !valid_utf8(row.text))) return "its text is no text";
+  if (row.has_metadata) {
+    if (auto checked = check_metadata(row.metadata); !checked) return "its metadata: " + checked.error().words;
+  }
+  if (row.expires_us < 0 || row.created_us < 0 || row.updated_us < 0) return "a time of it lies before 1970";
+  for (float number : row.vector) {
+    if (!std::isfinite(number)) return "its vector holds a number that is not finite";
+  }
+  return {};
+}
+
 Result<std::unique_ptr<Row>> read_row(const sqlite::Statement& rows, const CollectionInfo& info,
                                       const std::string& path) {
   auto row = std::make_unique<Row>();
@@ -29,15 +62,19 @@ Result<std::unique_ptr<Row>> read_row(const sqlite::Statement& rows, const Colle
   if (row->has_text) row->text = rows.bytes(kText);
   row->has_metadata = !rows.is_null(kMetadata);
   if (row->has_metadata) row->metadata = rows.bytes(kMetadata);
-  if (rows.is_null(kVector)) return row;
-  std::string_view vector = rows.bytes(kVector);
-  if (vector.size() != size_t{info.dimension} * sizeof(float)) {
-    return damaged_row(path, info, rows.integer(kSequence),
-                       "its vector has " + std::to_string(vector.size()) + " bytes, expected " +
-                           std::to_string(size_t{info.dimension} * sizeof(float)));
+  if (!rows.is_null(kVector)) {
+    std::string_view vector = rows.bytes(kVector);
+    if (vector.size() != size_t{info.dimension} * sizeof(float)) {
+      return damaged_row(path, info, rows.integer(kSequence),
+                         "its vector has " + std::to_string(vector.size()) + " bytes, expected " +
+                             std::to_string(size_t{info.dimension} * sizeof(float)));
+    }
+    row->vector.resize(info.dimension);
+    std::memcpy(row->vector.data(), vector.data(), vector.size());
   }
-  row->vector.resize(info.dimension);
-  std::memcpy(row->vector.data(), vector.data(), vector.size());
+  if (std::string damage = damage_of(*row); !damage.empty()) {
+    return damaged_row(path, info, rows.integer(kSequence), damage);
+  }
   return row;
 }
 
@@ -93,6 +130,7 @@ Result<> Store::load(const CollectionInfo& info, std::atomic<uint32_t>& percent,
   while ((code = rows->step()) == SQLITE_ROW) {
     auto row = read_row(*rows, info, state_->path);
     if (!row) return row.error();
+    failpoint("load");
     if (!take(std::move(*row))) return Unit{};
     ++loaded;
     if (loaded % 1024 == 0 && *total > 0) percent = static_cast<uint32_t>(loaded * 100 / *total);
