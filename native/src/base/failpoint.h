@@ -9,6 +9,8 @@
 //   after_publish    visible, not yet acknowledged
 //   checkpoint       before the log is moved into the file
 //   load             after each row that is read at the start
+//   migration_copied the older file is copied beside, nothing of the migration is begun
+//   migration_done   everything is migrated but the COMMIT
 #pragma once
 
 #include <string_view>

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "store/scrub.h"
 
@@ -83,12 +84,18 @@ Result<> migrate(sqlite::Connection& connection, int32_t from, int32_t to, const
                                                ") no longer knows how to migrate; open it with an older kalosd first"};
   }
   if (auto copied = copy_beside(connection, from); !copied) return copied;
+  failpoint("migration_copied");
   log(LogLevel::info, "the store is migrated from version " + std::to_string(from) + " to " + std::to_string(to) +
                           "; as it was it lies beside, delete that file when it is no longer wanted: " +
                           connection.path() + ".v" + std::to_string(from));
-  sql += "PRAGMA user_version = " + std::to_string(to) + "; COMMIT";
-  auto done = connection.execute(sql, "migrate the store from version " + std::to_string(from) + " to " +
-                                          std::to_string(to) + "; it is unchanged");
+  sql += "PRAGMA user_version = " + std::to_string(to);
+  const std::string doing =
+      "migrate the store from version " + std::to_string(from) + " to " + std::to_string(to) + "; it is unchanged";
+  auto done = connection.execute(sql, doing);
+  if (done) {
+    failpoint("migration_done");
+    done = connection.execute("COMMIT", doing);
+  }
   if (!done && sqlite3_get_autocommit(connection.handle()) == 0) {
     sqlite3_exec(connection.handle(), "ROLLBACK", nullptr, nullptr, nullptr);
   }
