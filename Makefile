@@ -31,7 +31,7 @@ CPP_FILES = $(shell find native -name '*.h' -o -name '*.cpp')
 # Tests and benchmarks never reach for the network, nor for the user's own data.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help setup demo test test-native test-python test-gpu bench lint fmt asan clean
+.PHONY: help setup demo test test-native test-python test-gpu bench lint fmt asan fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -76,6 +76,9 @@ asan: setup $(ASAN_READY) ## all tests with kalosd built for the address and und
 	@cmake --build $(ASAN) --parallel $(JOBS)
 	@ctest --test-dir $(ASAN) --output-on-failure --timeout 600
 	@KALOSD=$(CURDIR)/$(ASAN)/native/kalosd $(BIN)/python -m pytest $(PYTEST)
+
+fuzz: setup ## fuzz the parsers with libFuzzer, FUZZ_SECONDS (300) each; a finding fails
+	@tools/fuzz.sh
 
 clean: ## remove .venv, build and kalosd; data directories are not touched
 	rm -rf $(VENV) build dist kalos_memory/bin .mypy_cache .pytest_cache .ruff_cache .hypothesis

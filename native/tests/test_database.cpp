@@ -140,6 +140,30 @@ TEST(reads_say_how_long_they_waited) {
   CHECK(job.reply.timings.queue_ns < uint64_t{60} * 1'000'000'000);
 }
 
+// The control thread asks for it, and every client depends on that thread: it is answered while a pass holds the engine.
+TEST(the_report_waits_for_no_pass) {
+  Scratch scratch;
+  auto database = open_database(scratch);
+  uint64_t id = make_collection(*database, "notes");
+  write(*database, upsert_job(id, {{"a", "t"}}));
+  CHECK_EQ(1u, uint64_t{report_of(*database)["rows"]});
+  CHECK_EQ(false, bool{report_of(*database)["engine_busy"]});
+  std::string gate = scratch / "gate";
+  std::ofstream{gate} << "closed";
+  arm_failpoint("pass@" + gate);
+  std::thread reader([&] { CHECK_EQ(1u, count_rows(*database, id)); });
+  int64_t give_up = monotonic_ns() + int64_t{120} * 1'000'000'000;
+  json report = report_of(*database);
+  while (!report["engine_busy"] && monotonic_ns() < give_up) report = report_of(*database);
+  CHECK_EQ(true, bool{report["engine_busy"]});
+  CHECK_EQ(1u, uint64_t{report["rows"]});
+  CHECK_EQ("notes", std::string{report["collections"][0]["name"]});
+  std::filesystem::remove(gate);
+  reader.join();
+  arm_failpoint("");
+  CHECK_EQ(false, bool{report_of(*database)["engine_busy"]});
+}
+
 TEST(collections_that_do_not_fit_stay_cold) {
   Scratch scratch;
   uint64_t small = 0, large = 0;

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "serve/fault_guard.h"
+#include "serve/hello.h"
 
 namespace kalos {
 namespace {
@@ -27,16 +28,6 @@ using nlohmann::json;
 
 constexpr int64_t second_ns = 1'000'000'000;
 constexpr int64_t drain_limit_ns = 30 * second_ns;
-
-std::string words_of(const json& body, const char* key) {
-  auto found = body.find(key);
-  return found != body.end() && found->is_string() ? found->get<std::string>().substr(0, 200) : std::string();
-}
-
-int64_t number_of(const json& body, const char* key, int64_t otherwise) {
-  auto found = body.find(key);
-  return found != body.end() && found->is_number_integer() ? found->get<int64_t>() : otherwise;
-}
 
 int open_spare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
@@ -332,33 +323,16 @@ bool Server::on_frame(Connection& client, const Connection::Frame& frame) {
 
 bool Server::on_hello(Connection& client, const json& body) {
   if (client.greeted) return refuse(client, invalid("a second HELLO"));
-  client.client = words_of(body, "client");
-  int64_t major = number_of(body, "abi_major", -1);
-  if (major != KALOS_ABI_MAJOR) {
-    return refuse(client, {KALOS_STATUS_UNSUPPORTED,
-                           "the client speaks ABI " + std::to_string(major) + ", this kalosd (" KALOS_VERSION ", pid " +
-                               std::to_string(getpid()) + ") speaks ABI " + std::to_string(KALOS_ABI_MAJOR) +
-                               "; end it with `kalos stop` and let the client start its own"});
-  }
-  std::string libc = words_of(body, "libc");
-  if (libc.rfind("glibc", 0) != 0) {
-    return refuse(client, {KALOS_STATUS_UNSUPPORTED, "the client's C library is \"" + libc +
-                                                         "\", this kalosd uses glibc: their semaphores differ. "
-                                                         "Use an image of the Debian or Ubuntu family for both"});
-  }
+  auto hello = parse_hello(body);
+  if (!hello) return refuse(client, hello.error());
+  client.client = hello->client;
   if (draining_) return refuse(client, {KALOS_STATUS_DRAINING, "kalosd is ending; connect again"});
 
-  int64_t slot_count = number_of(body, "slot_count", KALOS_DEFAULT_SLOT_COUNT);
-  int64_t slot_bytes = number_of(body, "slot_bytes", KALOS_DEFAULT_SLOT_BYTES);
-  if (slot_count != 0) {
-    LaneShape shape;
-    shape.slot_count =
-        static_cast<uint32_t>(std::clamp<int64_t>(slot_count, KALOS_MIN_SLOT_COUNT, KALOS_MAX_SLOT_COUNT));
-    shape.slot_bytes = static_cast<uint32_t>(
-        std::clamp<int64_t>(slot_bytes, KALOS_MIN_SLOT_BYTES, KALOS_MAX_SLOT_BYTES) / 4096 * 4096);
-    int64_t apart = number_of(body, "monotonic_ns", 0) - monotonic_ns();
-    bool durations = apart > second_ns || apart < -second_ns;
-    auto lane = Lane::create(shape, ++last_lane_id_, instance_, durations, *services_);
+  if (hello->lane) {
+    int64_t apart = 0;
+    bool durations =
+        __builtin_sub_overflow(hello->monotonic_ns, monotonic_ns(), &apart) || apart > second_ns || apart < -second_ns;
+    auto lane = Lane::create(*hello->lane, ++last_lane_id_, instance_, durations, *services_);
     if (!lane) {
       log(LogLevel::warning, "no lane for pid " + std::to_string(client.peer_pid()) + ": " + lane.error().words);
       return refuse(client, lane.error());

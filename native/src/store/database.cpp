@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "engine/collections_json.h"
 #include "engine/index.h"
@@ -56,6 +57,9 @@ struct Database::State {
 
   std::atomic<uint64_t> read_passes{0};
   std::atomic<uint64_t> reads{0};
+
+  std::mutex report_mutex;
+  nlohmann::json collections_report = nlohmann::json::object();  // the last one: what is said while the engine is busy
 
   void plan_and_load();
   void measure();
@@ -192,7 +196,9 @@ Result<std::unique_ptr<Database>> Database::open(DatabaseOptions options) {
   state->writer->start();
   State* running = state.get();
   if (!state->loads.empty()) state->planner = std::thread([running] { running->plan_and_load(); });
-  return std::unique_ptr<Database>(new Database(std::move(state)));
+  auto database = std::unique_ptr<Database>(new Database(std::move(state)));
+  database->report_json();  // the first of all, while the engine is free
+  return database;
 }
 
 Database::~Database() {
@@ -226,6 +232,7 @@ void Database::on_publish(std::function<void(uint64_t)> listener) { state_->writ
 
 // With the engine lock held.
 void Database::State::read(std::span<ReadJob* const> jobs) {
+  failpoint("pass");
   int64_t now_ns = monotonic_ns();
   for (ReadJob* job : jobs) {
     job->reply.timings.queue_ns = job->received_ns != 0 ? uint64_t(std::max<int64_t>(0, now_ns - job->received_ns)) : 0;
@@ -279,14 +286,22 @@ std::string Database::report_json() {
                              {"bytes", state.store->file_bytes()},
                              {"wal_bytes", state.store->wal_bytes()},
                              {"poisoned", state.store->poisoned()}}},
-                           {"collections", nlohmann::json::array()}};
-  std::lock_guard lock(state.engine);
-  for (const CollectionInfo& info : state.index.collections()) {
-    report["collections"].push_back(state.collection_report(info));
+                           {"commit_sequence", state.writer->published_sequence()}};
+  // Whoever asks is the control thread, on which all clients depend: a long pass must not hold it.
+  std::unique_lock engine(state.engine, std::defer_lock);
+  bool busy = !state.engine.try_lock_for(std::chrono::milliseconds(20));
+  std::lock_guard lock(state.report_mutex);
+  if (!busy) {
+    engine = std::unique_lock(state.engine, std::adopt_lock);
+    state.collections_report = {
+        {"collections", nlohmann::json::array()}, {"rows", state.index.row_count()}, {"bytes", state.index.bytes()}};
+    for (const CollectionInfo& info : state.index.collections()) {
+      state.collections_report["collections"].push_back(state.collection_report(info));
+    }
+    engine.unlock();
   }
-  report["rows"] = state.index.row_count();
-  report["bytes"] = state.index.bytes();
-  report["commit_sequence"] = state.index.commit_sequence();
+  report["engine_busy"] = busy;
+  report.update(state.collections_report);
   return report.dump();
 }
 

@@ -44,8 +44,9 @@ class Database {
   uint64_t commit_sequence() const;
 
   // For STATUS: a JSON object {"ready": bool, "collections": [{name, id, dimension, metric, rows, bytes, state, percent,
-  // words}], "rows", "bytes", "memory_limit", "commit_sequence", "writes", "commits", "write_errors", "read_passes",
-  // "reads", "checkpoints", "store": {"path", "bytes", "wal_bytes", "poisoned"}}.
+  // words}], "rows", "bytes", "engine_busy", "memory_limit", "commit_sequence", "writes", "commits", "write_errors",
+  // "read_passes", "reads", "checkpoints", "store": {"path", "bytes", "wal_bytes", "poisoned"}}. Waits at most 20 ms for
+  // the engine: where it is busy for longer, collections, rows and bytes are those of the report before.
   std::string report_json();
 
   // Calls `listener` (from the writer's thread) after each publication with the new commit sequence.

@@ -2,6 +2,8 @@
 // that wait; here the lock is handed to the one that waited longest. Has the names of std::mutex.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -27,6 +29,20 @@ class FairMutex {
     if (held_) return false;
     held_ = true;
     return true;
+  }
+
+  // In its turn, but waits no longer than this. False: not locked.
+  bool try_lock_for(std::chrono::milliseconds time) {
+    std::unique_lock guard(guard_);
+    if (!held_) {
+      held_ = true;
+      return true;
+    }
+    Waiter self;
+    waiters_.push_back(&self);
+    if (self.turn.wait_for(guard, time, [&] { return self.granted; })) return true;
+    waiters_.erase(std::find(waiters_.begin(), waiters_.end(), &self));
+    return false;
   }
 
   void unlock() {
