@@ -175,6 +175,24 @@ TEST(durability_of_a_group) {
   CHECK_EQ(relaxed + 1, mixed);
 }
 
+// A single acknowledged write costs one flush, no more and no less; a relaxed one costs none.
+TEST(one_flush_for_each_write) {
+  Scratch scratch;
+  House house(scratch);
+  house.put("first", "t");  // after a checkpoint the head of the log is flushed too
+  auto flushes_of = [&](kalos_durability durability) {
+    int before = fault_vfs::syncs;
+    for (int i = 0; i < 20; ++i) {
+      auto job = upsert_job(house.c, {{"r" + std::to_string(i), "t"}});
+      job->durability = durability;
+      CHECK_EQ(KALOS_STATUS_OK, write(*house.writer, std::move(job)).status);
+    }
+    return fault_vfs::syncs - before;
+  };
+  CHECK_EQ(20, flushes_of(KALOS_DURABILITY_COMMIT));
+  CHECK_EQ(0, flushes_of(KALOS_DURABILITY_RELAXED));
+}
+
 // Each broken request is refused in words that name what is wrong, and the others of its group are done.
 TEST(broken_writes_disturb_nobody) {
   Scratch scratch;
