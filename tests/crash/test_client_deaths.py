@@ -1,9 +1,9 @@
 """A client that is killed, stopped or interrupted while its slot is in each of its states.
 
-For each state four client processes come to it at the same time, by hand over the lane, and are then killed, stopped for
-a while, stopped and killed, and interrupted (Ctrl-C). Promises: kalosd gives back the lane, the thread and all memory of
-those that die; the one that was stopped gets its right answer; the one that was interrupted goes on with the same client,
-and has lost no slot; everybody else is served rightly all the time.
+For each state four client processes come to it at the same time, by hand over the lane, and are then killed, stopped
+for a while, stopped and killed, and interrupted (Ctrl-C). Promises: kalosd gives back the lane, the thread and all
+memory of those that die; the one that was stopped gets its right answer; the one that was interrupted goes on with the
+same client, and has lost no slot; everybody else is served rightly all the time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from kalos_memory import _sidecar
 ROWS = 60
 
 # What a doomed client does: it comes to the state, says so, and waits for a line or for a signal. Then it goes on: what
-# was under way is finished where nobody interrupted it, and its client must answer rightly, more often than it has slots.
+# was under way is finished where nobody interrupted it, and its client must answer rightly, more often than it has
+# slots.
 CLIENT = """
 import sys, numpy as np
 from time import monotonic_ns
