@@ -26,7 +26,8 @@ from kalos_memory._wait import DeadlinePassed
 
 T = TypeVar("T")
 
-_CONTROL_TIMEOUT_NS = 5_000_000_000
+# The control socket is asked for more patience than the lane: its thread also makes lanes, and the machine may be busy.
+_CONTROL_PATIENCE_NS = 4_000_000_000
 _START_TIMEOUT_S = 30.0  # from spawning kalosd until its socket answers; its collections load after that
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -50,6 +51,11 @@ class Client:
         self._closed = False
         self._lock = threading.Lock()  # held while connecting
         _clients.add(self)
+
+    @property
+    def _control_ns(self) -> int:
+        """How long the control socket's answers are waited for."""
+        return int(self.timeout_s * 1e9) + _CONTROL_PATIENCE_NS
 
     # -------------------------------------------------------------------------------------- collections --------------
 
@@ -183,7 +189,7 @@ class Client:
     def stats(self) -> dict[str, Any]:
         """The sidecar's report: health, kalosd, lanes, requests, database, as docs/abi.md describes REPORT."""
         for attempt in range(2):
-            deadline_ns = monotonic_ns() + _CONTROL_TIMEOUT_NS
+            deadline_ns = monotonic_ns() + self._control_ns
             connection = self.current() or self._connect(deadline_ns)
             try:
                 return connection.control.report(deadline_ns)
@@ -271,7 +277,7 @@ class Client:
         with self._lock:  # not acquire() and try: an exception of a signal's handler could come in between
             connection = self.current()
             if connection is None:
-                connection = open_connection(self._target, deadline_ns, patient=patient)
+                connection = open_connection(self._target, deadline_ns, patient=patient, answer_ns=self._control_ns)
                 self._connection = connection
         if self._closed:
             self.close()
@@ -353,7 +359,8 @@ def connect(
         socket: connects to exactly this socket instead, and starts nothing.
         autostart: False never starts a sidecar: where none runs that is SidecarUnavailable. One that was started here
             ends after 15 minutes without a client ($KALOS_IDLE_S).
-        timeout: seconds for each read, for searches too. Writes wait longer, see Collection.upsert.
+        timeout: seconds for each read, for searches too. Writes wait longer, see Collection.upsert. A sidecar that
+            takes the connection, or is asked for its state, and is silent for 4 s more than this counts as stuck.
         durability: "commit": a write is on disk (flushed) before it is acknowledged. "relaxed": it is with the kernel;
             a killed process loses nothing, a power cut may lose the last commits.
         load_timeout: seconds that a call waits for a collection that is still being loaded, on top of its timeout.

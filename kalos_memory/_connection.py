@@ -119,9 +119,11 @@ class Connection:
 _parked: list[Connection] = []
 
 
-def connect(target: Target, deadline_ns: int, *, patient: bool) -> Connection:
+def connect(target: Target, deadline_ns: int, *, patient: bool, answer_ns: int) -> Connection:
     """Connects, within the deadline.
 
+    answer_ns: how long a kalosd that took the connection may be silent; one that is silent for longer is stopped or
+    stuck, and waiting for it is left to the caller.
     patient: where nobody answers and none may be started, try until the deadline (somebody's service manager may be
     restarting it); else say so at once.
 
@@ -138,7 +140,7 @@ def connect(target: Target, deadline_ns: int, *, patient: bool) -> Connection:
         path = target.path()
         try:
             if path is not None:
-                connection = _attach(path, deadline_ns)
+                connection = _attach(path, min(deadline_ns, monotonic_ns() + answer_ns))
                 if starter is not None:
                     starter.done(connection.welcome["pid"])
                 return connection
@@ -149,7 +151,12 @@ def connect(target: Target, deadline_ns: int, *, patient: bool) -> Connection:
             if not _may_wait(target, refused, path, deadline_ns):
                 raise SidecarUnavailable(f"kalosd on {path} refused the connection: {refused}") from None
         except KalosTimeout as error:
-            why = str(error)
+            said = _sidecar.lock_holder(target.data_dir) if target.data_dir else None
+            who = f"kalosd (pid {said['pid']})" if said and "pid" in said else f"whoever listens on {path}"
+            raise SidecarUnavailable(
+                f"{who} took the connection and does not answer: it is stopped or stuck; look at it, and end it with"
+                " `kill` if it does not come back"
+            ) from error
         else:
             why = f"no kalosd runs on {target.data_dir}"
         if starter is not None:

@@ -44,6 +44,8 @@ def default_data_dir() -> str:
 def find_kalosd() -> str:
     """The kalosd program that belongs to this package."""
     path = os.environ.get("KALOSD") or os.path.join(os.path.dirname(__file__), "bin", "kalosd")
+    if os.path.exists(path) and not os.access(path, os.X_OK):
+        raise SidecarUnavailable(f"the program {path} may not be executed by this user: see its mode (chmod +x)")
     if not os.access(path, os.X_OK):
         raise SidecarUnavailable(
             f"the program kalosd is not at {path}: install kalos-memory with `pip install`, or run `make setup` in a"
@@ -106,13 +108,10 @@ def _exit_code(pid: int) -> int | None:
     """The exit code of a child (negative: the signal), or None while it runs."""
     try:
         found, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:  # collected by someone else, or SIGCHLD is ignored
+    except ChildProcessError:
+        # It has ended: someone else collected it, or SIGCHLD is ignored. Its pid may be a stranger's by now.
         _children.discard(pid)
-        try:
-            os.kill(pid, 0)
-        except OSError:
-            return 0
-        return None
+        return 0
     if not found:
         return None
     _children.discard(pid)

@@ -60,6 +60,13 @@ bool equal(const std::string& a, const std::string& b) {
 TEST(the_empty_filter_matches_every_row) {
   auto filter = Filter::parse("{}");
   CHECK(filter && filter->matches_all() && filter->matches("") && filter->matches("{\"a\":1}"));
+  for (const char* nothing : {R"({"$and": []})", R"({"$and": [{}, {"$and": [{}]}]})"}) {
+    CHECK(Filter::parse(nothing)->matches_all());
+  }
+  for (const char* something : {R"({"$or": []})", R"({"$or": [{}]})", R"({"$not": {}})", R"({"a": 1})",
+                                R"({"$and": [{"a": {"$exists": true}}]})"}) {
+    CHECK(!Filter::parse(something)->matches_all());
+  }
   CHECK(matches("{\"$and\":[]}", "{}"));
   CHECK(!matches("{\"$or\":[]}", "{}"));
   CHECK(matches("{\"$or\":[{}]}", "{}"));

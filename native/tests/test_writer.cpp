@@ -364,6 +364,18 @@ TEST(deletes) {
   CHECK_EQ(1u, count_deleted(
                    [](DeleteRequest& r) { r.filter = "{\"colour\":\"red\"}", r.by_ids = true, r.ids = {"1", "2"}; }));
   CHECK_EQ(3u, count_deleted([](DeleteRequest& r) { r.everything = true; }));
+  CHECK_EQ(3u, count_deleted([](DeleteRequest& r) { r.everything = true, r.filter = "{}"; }));
+  // A filter that says nothing is no way to delete everything by accident, whoever the caller is.
+  for (const char* nothing : {"{}", R"({"$and": []})", R"({"$and": [{}, {"$and": []}]})"}) {
+    fill();
+    auto job = new_job();
+    DeleteRequest request;
+    request.collection_id = house.c;
+    request.filter = keep(*job, nothing);
+    job->operations.push_back(std::move(request));
+    CHECK_EQ(KALOS_STATUS_INVALID_REQUEST, write(*house.writer, std::move(job)).status);
+    CHECK_EQ(9u, house.rows());
+  }
   CHECK_EQ(6u, count_deleted([](DeleteRequest& r) { r.everything = r.scope.subtree = true; }));
   CHECK_EQ(9u,
            count_deleted([](DeleteRequest& r) { r.scope.namespace_key = "", r.everything = r.scope.subtree = true; }));

@@ -173,6 +173,11 @@ bool holds(const FilterNode& node, RowFields& row) {
   }
 }
 
+// {}, {"$and": []} and the like. A filter that happens to match all rows does say something.
+bool says_nothing(const FilterNode& node) {
+  return node.op == FilterOp::all && std::all_of(node.children.begin(), node.children.end(), says_nothing);
+}
+
 }  // namespace
 
 struct Filter::State {
@@ -195,7 +200,7 @@ Result<Filter> Filter::parse(std::string_view json) {
   return Filter(std::move(state));
 }
 
-bool Filter::matches_all() const { return state_->tree.root.children.empty(); }
+bool Filter::matches_all() const { return says_nothing(state_->tree.root); }
 
 bool Filter::matches(std::string_view metadata) {
   state_->row.resolve(metadata, state_->tree.fields);

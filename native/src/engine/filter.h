@@ -33,7 +33,7 @@ class Filter {
   Filter& operator=(Filter&&) noexcept;
   ~Filter();
 
-  bool matches_all() const;  // {}
+  bool matches_all() const;  // says nothing, as {} and {"$and": []} do
   // metadata: checked JSON, or empty where the row has none.
   bool matches(std::string_view metadata);
 

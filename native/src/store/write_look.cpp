@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/clock.h"
+#include "engine/filter.h"
 #include "engine/reply.h"
 #include "store/write_answer.h"
 #include "store/write_task.h"
@@ -176,6 +177,13 @@ Result<> WriteRunner::check(WriteTask& task, size_t operation) {
   if (request == nullptr) return Unit{};
   if (!request->by_ids && !request->filter.has_value() && !request->everything) {
     return invalid("a delete was given neither ids nor a filter; to delete every row in scope say everything=True");
+  }
+  if (request->filter && !request->by_ids && !request->everything) {
+    auto filter = Filter::parse(*request->filter);
+    if (!filter) return filter.error();
+    if (filter->matches_all()) {
+      return invalid("a delete was given a filter that says nothing; to delete every row in scope say everything=True");
+    }
   }
   auto info = collection(request->collection_id);
   if (!info) return info.error();
