@@ -1,6 +1,6 @@
-"""Where Kalos lies, and what becomes of it there: /dev/shm that is full or another's, a disk that is full or may not be
-written, a socket that vanishes, a kalosd that is stopped. Every error comes in words at the moment it happens, nothing
-is lost, and all is well again once the place is."""
+"""Where Kalos lies, and what becomes of it there: /dev/shm that is full or another's, a socket that vanishes, a kalosd
+that is stopped, a hello that does not fit. Every error comes in words at the moment it happens, nothing is lost, and all
+is well again once the place is. (Disks: crash/test_full_disk.py.)"""
 
 from __future__ import annotations
 
@@ -154,74 +154,6 @@ assert kalosd.wait(60) == 0
         apart,
     )
     assert "a lane's shared memory cannot be made" in printed
-
-
-@needs_mounts
-def test_full_disk(apart: str) -> None:
-    """The write that does not fit is refused in words at that moment and leaves nothing; what is there is served; when
-    there is room again writing goes on, in the same kalosd."""
-    run_apart(
-        """
-data_dir = sys.argv[1]
-sh(f"mount -t tmpfs -o size=6m tmpfs {data_dir}")
-with kalos.connect(data_dir, timeout=30) as client:
-    notes = client.collection("notes", dimension=2)
-    batches, words = 0, ""
-    while not words:
-        assert batches < 100
-        rows = [f"{batches}-{row}" for row in range(50)]
-        try:
-            notes.upsert(rows, [[1, 0]] * 50, texts=["x" * 10_000] * 50)
-            batches += 1
-        except kalos.StoreError as error:
-            words = str(error)
-    assert "full" in words and data_dir in words, words
-    assert batches > 2
-    pid = client.stats()["kalosd"]["pid"]
-    for attempt in range(3):
-        assert notes.count() == 50 * batches
-        assert len(notes.search([1, 0], 10)) == 10
-        assert "full" in refused(lambda: notes.upsert([f"again-{row}" for row in range(200)], [[1, 0]] * 200,
-                                                      texts=["y" * 10_000] * 200))
-    sh(f"mount -o remount,size=64m {data_dir}")
-    notes.upsert(["after"], [[0, 1]], texts=["z" * 10_000])
-    assert client.stats()["kalosd"]["pid"] == pid
-os.kill(pid, 9)
-while _sidecar.is_locked(data_dir):
-    time.sleep(0.01)
-with kalos.connect(data_dir, timeout=30) as client:
-    notes = client.collection("notes")
-    assert notes.count() == 50 * batches + 1
-    assert notes.search([0, 1], 1)[0].text == "z" * 10_000
-_sidecar.stop(data_dir)
-""",
-        apart,
-    )
-
-
-@needs_mounts
-def test_a_data_directory_on_a_read_only_file_system(apart: str) -> None:
-    """kalosd ends with code 4 and says what cannot be written; the client passes its words on; the data stays."""
-    run_apart(
-        """
-data_dir = sys.argv[1]
-sh(f"mount -t tmpfs -o size=16m tmpfs {data_dir}")
-with kalos.connect(data_dir, timeout=30) as client:
-    client.collection("notes", dimension=2).upsert(["a"], [[1, 0]])
-_sidecar.stop(data_dir)
-sh(f"mount -o remount,ro {data_dir}")
-words = refused(lambda: kalos.connect(data_dir, timeout=30))
-assert "SidecarUnavailable" in words, words
-done = subprocess.run([_sidecar.find_kalosd(), "--data-dir", data_dir], capture_output=True, text=True, timeout=60)
-assert done.returncode == 4, done
-assert "ead-only" in done.stderr and data_dir in done.stderr, done.stderr
-sh(f"mount -o remount,rw {data_dir}")
-with kalos.connect(data_dir, timeout=30) as client:
-    assert client.collection("notes").count() == 1
-_sidecar.stop(data_dir)
-""",
-        apart,
-    )
 
 
 def test_a_vanished_socket_is_made_again(kalosd: str, monkeypatch: pytest.MonkeyPatch) -> None:
