@@ -1,6 +1,6 @@
 """Where Kalos lies, and what becomes of it there: /dev/shm that is full or another's, a socket that vanishes, a kalosd
-that is stopped, a hello that does not fit. Every error comes in words at the moment it happens, nothing is lost, and all
-is well again once the place is. (Disks: crash/test_full_disk.py.)"""
+that is stopped, a hello that does not fit. Every error comes in words at the moment it happens, nothing is lost, and
+all is well again once the place is. (Disks: crash/test_full_disk.py.)"""
 
 from __future__ import annotations
 
