@@ -5,8 +5,124 @@ import pytest
 
 import kalos_memory as kalos
 from kalos_memory import _abi
+from kalos_memory._calls import call
 
 V = [1.0, 0.0, 0.0, 0.0]
+
+
+def metadata_of_depth(depth):
+    return {"k": metadata_of_depth(depth - 1)} if depth > 1 else {"k": 1}
+
+
+def filter_of_depth(depth):
+    return {"$and": [filter_of_depth(depth - 1)]} if depth > 1 else {"k": 1}
+
+
+def open_named(collection, size):
+    client = collection._transport
+    client.collection("n" * size, dimension=1)
+    client.drop_collection("n" * size, confirm="n" * size)
+
+
+def open_wide(collection, dimension):
+    client = collection._transport
+    wide = client.collection("wide", dimension=dimension)
+    try:
+        wide.upsert(["a"], np.ones((1, dimension), np.float32))
+        assert [hit.id for hit in wide.search(np.ones(dimension, np.float32))] == ["a"]
+    finally:
+        client.drop_collection("wide", confirm="wide")
+
+
+# What has the limit; the limit's name in abi.h; what uses that much of it.
+LIMITS = [
+    ("id", "MAX_ID_BYTES", lambda c, n: c.upsert(["x" * n], [V])),
+    ("id to get", "MAX_ID_BYTES", lambda c, n: c.get(["x" * n])),
+    ("id to delete", "MAX_ID_BYTES", lambda c, n: c.delete(["x" * n])),
+    ("collection name", "MAX_COLLECTION_NAME_BYTES", open_named),
+    ("namespace", "MAX_NAMESPACE_SEGMENTS", lambda c, n: c.upsert(["a"], [V], namespace=("s",) * n)),
+    ("namespace to count", "MAX_NAMESPACE_SEGMENTS", lambda c, n: c.count(namespace=("s",) * n)),
+    ("segment", "MAX_NAMESPACE_SEGMENT_BYTES", lambda c, n: c.search(V, namespace="s" * n)),
+    ("segment to delete in", "MAX_NAMESPACE_SEGMENT_BYTES", lambda c, n: c.delete(["a"], namespace="s" * n)),
+    ("dimension", "MAX_DIMENSION", open_wide),
+    ("metadata", "MAX_METADATA_BYTES", lambda c, n: c.upsert(["a"], None, metadatas=[{"k": "x" * (n - 8)}])),
+    ("depth", "MAX_METADATA_DEPTH", lambda c, n: c.upsert(["a"], None, metadatas=[metadata_of_depth(n)])),
+    ("text", "MAX_TEXT_BYTES", lambda c, n: c.upsert(["a"], [V], texts=["x" * n])),
+    ("k", "MAX_K", lambda c, n: c.search(V, n)),
+    ("offset + k", "MAX_K", lambda c, n: c.search(V, 1000, offset=n - 1000)),
+    ("operators", "MAX_FILTER_OPERATORS", lambda c, n: c.count(filter={f"k{i}": i for i in range(n)})),
+    ("filter depth", "MAX_FILTER_DEPTH", lambda c, n: c.count(filter=filter_of_depth(n))),
+    ("values of $in", "MAX_FILTER_LIST", lambda c, n: c.search(V, filter={"k": {"$in": list(range(n))}})),
+    ("values of $nin", "MAX_FILTER_LIST", lambda c, n: c.delete(filter={"k": {"$nin": list(range(n))}})),
+    ("batch", "MAX_BATCH_OPERATIONS", lambda c, n: c._transport.batch([c.op.count()] * n)),
+]
+
+
+@pytest.mark.parametrize(("name", "use"), [limit[1:] for limit in LIMITS], ids=[limit[0] for limit in LIMITS])
+def test_one_below_at_and_one_above(collection, monkeypatch, name, use):
+    """One below the limit and at it all is well; one above is refused in words, by the client before anything is sent,
+    and by kalosd where a client does not look. Nothing is changed by what is refused."""
+    limit = getattr(_abi, name)
+    for allowed in (limit - 1, limit):
+        use(collection, allowed)
+    rows = collection.count(subtree=True)
+    sent = collection._transport.stats()["requests"]["total"]
+    with pytest.raises(kalos.InvalidRequest) as refused:
+        use(collection, limit + 1)
+    assert len(str(refused.value)) > 20
+    assert collection._transport.stats()["requests"]["total"] <= sent + 2  # opening "wide" and dropping it at most
+    # A client that does not know the limit.
+    monkeypatch.setattr(_abi, name, 2 * limit)
+    with pytest.raises(kalos.InvalidRequest) as refused:
+        use(collection, limit + 1)
+    assert len(str(refused.value)) > 20
+    monkeypatch.undo()
+    assert collection.count(subtree=True) == rows
+    assert collection._transport.health()["status"] == "ready"
+
+
+def test_int64_edges(collection):
+    """Integers are those of int64; one beyond is refused, in metadata and in filters, whoever looks."""
+    edges = {"low": -(2**63), "high": 2**63 - 1}
+    collection.upsert(["a"], None, metadatas=[edges])
+    assert collection.get(["a"])[0].metadata == edges
+    for key, value in edges.items():
+        assert collection.count(filter={key: value}) == 1
+        assert collection.count(filter={key: {"$in": [value]}}) == 1
+        assert collection.count(filter={key: {"$gte": value, "$lte": value}}) == 1
+    assert collection.count(filter={"high": {"$gt": 2**63 - 2}}) == 1
+    assert collection.count(filter={"high": 2.0**63}) == 0  # which is one more
+    assert collection.count(filter={"low": -(2.0**63)}) == 1  # which it is
+    for beyond in (2**63, -(2**63) - 1, 10**400):
+        with pytest.raises(kalos.InvalidRequest, match="int64"):
+            collection.upsert(["a"], None, metadatas=[{"k": beyond}])
+        with pytest.raises(kalos.InvalidRequest, match="int64"):
+            collection.count(filter={"k": beyond})
+    assert collection.get(["a"])[0].metadata == edges
+
+
+@pytest.mark.parametrize("around", [-1, 0, 1])
+def test_messages_around_the_size_of_a_slot(shared, collection, around):
+    """Requests and replies of one byte less than a slot's payload, exactly as many and one more come whole."""
+    payload = shared.current().lane.payload_bytes
+    fixed = len(collection.op.upsert(["a"], None, texts=[""]).message.to_bytes())
+    text = "t" * (payload - fixed + around)
+    operation = collection.op.upsert(["a"], None, texts=[text])
+    assert operation.message.nbytes == payload + around
+    shared.batch([operation])
+    collection.upsert(["a"], None, texts=[text])
+    assert collection.get(["a"])[0].text == text
+    # The reply to get: the same, by its own fixed part.
+    collection.upsert(["b"], None, texts=["x"])
+    reply = call_reply(shared, collection.op.get(["b"]))
+    text = "t" * (payload - len(reply) + 1 + around)
+    collection.upsert(["b"], None, texts=[text])
+    assert len(call_reply(shared, collection.op.get(["b"]))) == payload + around
+    assert collection.get(["b"])[0].text == text
+
+
+def call_reply(client, operation):
+    return call(client, operation, None, client._connect).reply
 
 
 def test_id(collection):
