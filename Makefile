@@ -72,10 +72,11 @@ fmt: $(PYTHON_READY) ## lay out all sources
 	@$(BIN)/ruff format .
 	@$(BIN)/clang-format -i $(CPP_FILES)
 
-asan: setup $(ASAN_READY) ## all tests with kalosd built for the address and undefined-behaviour sanitizers
+asan: setup $(ASAN_READY) ## all tests under the address and undefined-behaviour sanitizers, a stress run under that of threads
 	@cmake --build $(ASAN) --parallel $(JOBS)
 	@ctest --test-dir $(ASAN) --output-on-failure --timeout 600
 	@KALOSD=$(CURDIR)/$(ASAN)/native/kalosd $(BIN)/python -m pytest $(PYTEST)
+	@JOBS=$(JOBS) tools/tsan.sh
 
 fuzz: setup ## fuzz the parsers with libFuzzer, FUZZ_SECONDS (300) each; a finding fails
 	@tools/fuzz.sh
