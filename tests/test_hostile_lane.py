@@ -5,6 +5,7 @@ import subprocess
 import sys
 from time import monotonic_ns
 
+import numpy as np
 import pytest
 from conftest import wait_until
 from posix_ipc import Semaphore, SharedMemory
@@ -103,3 +104,90 @@ def test_lane_objects_are_what_posix_ipc_opens(data_dir):
         assert shared.size == welcome["lane"]["lane_bytes"]
         shared.close_fd()
         control.close()
+
+
+# Writes over its own slots without a pause, while it posts requests in them: good ones, good ones that change while
+# kalosd reads them, and noise.
+SCRIBBLER = """
+import random, sys, time
+import numpy as np
+import kalos_memory as kalos
+from kalos_memory import _abi
+
+client = kalos.connect(sys.argv[1], autostart=False, timeout=30)
+notes = client.collection("notes")
+lane, dice = client.current().lane, random.Random(int(sys.argv[2]))
+memory, words = lane.memory, lane.words
+op, query = notes.op, np.ones(4, np.float32)
+messages = [
+    (one.opcode, one.message.to_bytes())
+    for one in (
+        op.search(query, 5), op.search(np.ones((7, 4), np.float32), 3, filter={"n": {"$gte": 1}}, subtree=True),
+        op.get(["a", "b"]), op.count(filter={"n": 1}), op.scan_page(page_limit=3), op.namespaces(),
+        op.upsert(["mine"], [query], texts=["t" * 500], metadatas=[{"n": 1}], namespace="scribbler"),
+        op.delete(["mine"], namespace="scribbler"),
+        client._batch([op.count(), op.upsert(["mine"], [query], namespace="scribbler")], "relaxed"),
+    )
+]
+header = lane._free[0].base
+sequence = 1 << 32
+print("ready", flush=True)
+end = time.monotonic() + float(sys.argv[3])
+while time.monotonic() < end:
+    index = dice.randrange(lane.slot_count)
+    base = _abi.LANE_HEADER_BYTES + index * (lane.payload_bytes + _abi.SLOT_HEADER_BYTES)
+    opcode, message = dice.choice(messages)
+    payload = base + _abi.SLOT_HEADER_BYTES
+    memory[payload : payload + len(message)] = message
+    sequence += 1
+    flags, total = dice.choice([(3, len(message)), (1, 2 * len(message)), (2, len(message)), (0, 1 << 40)])
+    kalos._lane._REQUEST_INTO(
+        memory, base + 8, _abi.REQUEST_POSTED, opcode, flags, sequence, total, 0, len(message), index, 0
+    )
+    words[base // 8] = sequence
+    lane.post_request()
+    for _ in range(dice.randrange(60)):  # while it is read, and while the reply is written
+        what = dice.random()
+        if what < 0.6:
+            at = payload + dice.randrange(len(message))
+            memory[at] = dice.randrange(256)
+        elif what < 0.8:
+            at = payload + dice.randrange(0, len(message), 4)
+            memory[at : at + 4] = dice.choice([bytes([255] * 4), bytes(4), bytes([0, 0, 0, 128]), dice.randbytes(4)])
+        else:
+            at = base + 8 + dice.randrange(240)
+            memory[at] = dice.randrange(256)
+print("done", flush=True)
+"""
+
+
+def test_a_client_that_rewrites_its_slots_while_they_are_read(client, data_dir, sidecar_pid):
+    """Whatever a slot turns into while kalosd reads it, an honest client beside it gets right answers, and kalosd
+    lives."""
+    pid = sidecar_pid(client)
+    notes = client.collection("notes", dimension=4)
+    corners = np.eye(4, dtype=np.float32)
+    notes.upsert(list("abcd"), corners, texts=[f"text {one}" for one in "abcd"], metadatas=[{"n": n} for n in range(4)])
+    scribblers = [
+        subprocess.Popen([sys.executable, "-c", SCRIBBLER, data_dir, str(seed), "3"], stdout=subprocess.PIPE, text=True)
+        for seed in range(2)
+    ]
+    for process in scribblers:
+        assert process.stdout.readline() == "ready\n"
+    answers = 0
+    while any(process.poll() is None for process in scribblers):
+        for corner, name in enumerate("abcd"):
+            hits = notes.search(corners[corner], 1)
+            assert [(hit.id, hit.text) for hit in hits] == [(name, f"text {name}")]
+        notes.upsert(["e"], [corners[0]], namespace="honest")
+        assert notes.delete(["e"], namespace="honest") == 1
+        answers += 1
+    for process in scribblers:
+        out, _ = process.communicate(timeout=60)
+        assert out == "done\n"
+    assert answers > 3
+    assert [hit.text for hit in notes.get(list("abcd"))] == [f"text {one}" for one in "abcd"]
+    wait_until(lambda: len(client.stats()["lanes"]["clients"]) == 1, "kalosd sees their end")
+    requests = client.stats()["requests"]
+    assert (requests["staged_bytes"], requests["in_flight"]) == (0, 0)
+    assert sidecar_pid(client) == pid

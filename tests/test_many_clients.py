@@ -124,3 +124,30 @@ def test_more_clients_than_threads(data_dir, kalosd):
             client.close()
         process.terminate()
         assert process.wait(60) == 0
+
+
+def test_fifty_idle_clients_cost_no_cpu_and_little_memory(client, sidecar_pid):
+    """kalosd sleeps while nobody asks: no thread of it wakes, but for the look at its socket every ten seconds. Lanes,
+    threads and itself take less than 50 MB."""
+    pid = sidecar_pid(client)
+
+    def sleeps():
+        total = 0
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/status") as status:
+                total += next(int(line.split()[1]) for line in status if line.startswith("voluntary_ctxt_switches"))
+        return total
+
+    client.collection("notes", dimension=4).upsert(["a"], [[1, 0, 0, 0]])
+    others = [kalos.connect(client._target.data_dir, timeout=30) for _ in range(49)]
+    for other in others:
+        assert other.collection("notes").search([1, 0, 0, 0], 1)[0].id == "a"
+    time.sleep(0.5)  # the last one's lane stops polling
+    before = sleeps()
+    time.sleep(3)
+    assert sleeps() - before <= 4
+    with open(f"/proc/{pid}/status") as status:
+        resident_kib = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+    assert resident_kib * 1024 < 50_000_000
+    for other in others:
+        other.close()
