@@ -1,7 +1,7 @@
 // A lane as its client may write it: an input is a series of posts, each a slot's request block and a payload with
 // whatever in them, to a real lane over a real database. Promises: every post that kalosd can see is answered once, with
 // a reply that keeps to its bounds; nothing else happens to kalosd.
-#include <sys/mman.h>
+#include <errno.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -120,7 +120,10 @@ struct World {
     clock_gettime(CLOCK_REALTIME, &end);
     end.tv_sec += 60;  // a watchdog
     kalos_slot_header& slot = memory.slot(index);
-    if (sem_timedwait(memory.reply_semaphore(semaphore), &end) != 0) fail("no answer came");
+    int waited;
+    do waited = sem_timedwait(memory.reply_semaphore(semaphore), &end);
+    while (waited != 0 && errno == EINTR);  // libFuzzer's alarm
+    if (waited != 0) fail("no answer came");
     if (std::atomic_ref(slot.reply_sequence).load(std::memory_order_acquire) != sequence) fail("another's answer");
     if (slot.reply_part_bytes > memory.payload_bytes() || slot.reply_part_offset > slot.reply_bytes ||
         slot.reply_part_bytes > slot.reply_bytes - slot.reply_part_offset ||
