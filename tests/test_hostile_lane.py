@@ -63,6 +63,7 @@ def hello(data_dir):
 def test_a_shrunken_object_ends_only_its_own_lane(client, data_dir, sidecar_pid, which):
     """kalosd's access to it would be a SIGBUS; it becomes zeros, for that lane alone."""
     pid = sidecar_pid(client)
+    threads = len(os.listdir(f"/proc/{pid}/task"))
     arguments = [sys.executable, "-c", SHRINKS, read_lock(data_dir)["socket"], which]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as hostile:
         assert hostile.stdout.readline() == "broken\n"
@@ -74,6 +75,8 @@ def test_a_shrunken_object_ends_only_its_own_lane(client, data_dir, sidecar_pid,
     for _ in range(20):
         client._noop()
     assert sidecar_pid(client) == pid
+    # Also the thread that slept on a semaphore which is gone.
+    wait_until(lambda: len(os.listdir(f"/proc/{pid}/task")) == threads, "the lane's thread ends")
 
 
 def test_a_kalosd_that_is_killed_while_it_hands_out_lanes_leaves_no_half_made_semaphore(data_dir):

@@ -1,5 +1,7 @@
 #include "serve/lane.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <cstring>
 #include <system_error>
@@ -60,6 +62,14 @@ void Lane::close() {
   if (closed_.exchange(true)) return;
   std::atomic_ref(memory_->header().server_state).store(KALOS_SERVER_GONE, std::memory_order_release);
   sem_post(memory_->request_semaphore());
+  call_thread();
+}
+
+// A client that shrank its request semaphore while the lane's thread slept on it took the way to wake it: the thread
+// sleeps on a page that is gone. A signal still reaches it.
+void Lane::call_thread() {
+  std::lock_guard lock(thread_mutex_);
+  if (thread_) pthread_kill(*thread_, SIGUSR1);
 }
 
 void Lane::announce_drain() {
@@ -67,6 +77,10 @@ void Lane::announce_drain() {
 }
 
 void Lane::run() {
+  {
+    std::lock_guard lock(thread_mutex_);
+    thread_ = pthread_self();
+  }
   while (true) {
     services_.governor.wait(waiting_, memory_->request_semaphore());
     if (closed_) break;
@@ -78,6 +92,8 @@ void Lane::run() {
     slot.held_id = 0;
     slot.held = {};
   }
+  std::lock_guard lock(thread_mutex_);
+  thread_.reset();
 }
 
 void Lane::take_posted(uint32_t index) {

@@ -5,9 +5,12 @@
 // that is still being served is not seen.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "serve/combining.h"
@@ -37,6 +40,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   LaneMemory& memory() { return *memory_; }
   bool start();           // the client is attached: names go, the thread runs; false: there is no thread to be had
   void close();           // the client is gone: the thread ends, staged and held messages are dropped
+  void call_thread();     // once more, where it has not ended yet
   void announce_drain();  // new requests are answered with DRAINING
   bool has_leftovers();   // something staged or held
   void drop_stale(int64_t now_ns);
@@ -87,6 +91,8 @@ class Lane : public std::enable_shared_from_this<Lane> {
   SpinGovernor::Lane waiting_;
   std::vector<Slot> slots_;
   std::atomic<bool> closed_{false};
+  std::mutex thread_mutex_;  // guards the next: it is signalled only while it lives
+  std::optional<pthread_t> thread_;
 };
 
 }  // namespace kalos

@@ -48,6 +48,10 @@ int Server::run(const ServerOptions& options) {
   // Blocked before any thread starts, so that only the loop sees them.
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  // Ends a lane's wait, see Lane::call_thread().
+  struct sigaction interrupt{};
+  interrupt.sa_handler = [](int) {};
+  sigaction(SIGUSR1, &interrupt, nullptr);
   install_fault_guard();
   raise_descriptor_limit();
 
@@ -97,12 +101,14 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Rendezvous> rendezv
       idle_since_ns_(started_ns_) {}
 
 Server::~Server() {
+  for (auto& [fd, client] : clients_) {
+    if (client->lane) closing_.push_back(client->lane);
+  }
   clients_.clear();  // closes the lanes
   dropped_.clear();
-  // Bounded: a client that broke its request semaphore while the lane slept on it has put the lane's thread to sleep for
-  // good. It touches nothing any more, and ends with the process.
   for (int ms = 0; services_->running_lanes.load() > 0 && ms < 5000; ++ms) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (ms % 100 == 99) call_closing_lanes();
   }
   combiner_.reset();
   database_.reset();  // finishes what is queued, checkpoints
@@ -194,7 +200,7 @@ void Server::on_signal() {
 void Server::set_tick() {
   bool leftovers = std::any_of(clients_.begin(), clients_.end(),
                                [](auto& entry) { return entry.second->lane && entry.second->lane->has_leftovers(); });
-  bool watching = leftovers || (clients_.empty() && options_.idle_s > 0);
+  bool watching = leftovers || !closing_.empty() || (clients_.empty() && options_.idle_s > 0);
   // Otherwise only the socket's path is looked at, now and then.
   int64_t period_s = watching ? 1 : 10;
   if (period_s == tick_period_s_) return;
@@ -211,6 +217,7 @@ void Server::on_tick() {
   for (auto& [fd, client] : clients_) {
     if (client->lane) client->lane->drop_stale(now_ns);
   }
+  call_closing_lanes();
   if (!draining_) {
     if (auto again = rendezvous_->listen_again_if_vanished(); again && *again >= 0) {
       unwatch(listen_fd_);
@@ -223,6 +230,14 @@ void Server::on_tick() {
   }
   if (clients_.empty() && options_.idle_s > 0 && now_ns - idle_since_ns_ > options_.idle_s * second_ns) {
     drain("idle for " + std::to_string(options_.idle_s) + " s");
+  }
+}
+
+// A lane's thread may have been on its way to sleep when it was called.
+void Server::call_closing_lanes() {
+  std::erase_if(closing_, [](const std::weak_ptr<Lane>& lane) { return lane.expired(); });
+  for (auto& closing : closing_) {
+    if (auto lane = closing.lock()) lane->call_thread();
   }
 }
 
@@ -291,6 +306,7 @@ void Server::drop(int fd) {
     pid_fds_.erase(pid_fd);
   }
   unwatch(fd);
+  if (found->second->lane) closing_.push_back(found->second->lane);
   dropped_.push_back(std::move(found->second));
   clients_.erase(found);
   if (clients_.empty()) idle_since_ns_ = monotonic_ns();

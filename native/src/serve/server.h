@@ -50,6 +50,7 @@ class Server {
   void unwatch(int fd);
   void on_signal();
   void on_tick();
+  void call_closing_lanes();
   void set_tick();
   void accept_clients();
   void on_client(int fd, uint32_t events);
@@ -85,6 +86,7 @@ class Server {
   // Dropped while a batch of events is worked off. Their descriptors stay open until its end, so that no event of the
   // batch means a later client that was given the same number.
   std::vector<std::unique_ptr<Connection>> dropped_;
+  std::vector<std::weak_ptr<Lane>> closing_;  // whose threads have not ended yet, as far as is known
   int spare_fd_ = -1;  // given up for a moment to turn a client away in words when there is no other
   uint64_t last_lane_id_ = 0;
   int64_t idle_since_ns_ = 0;

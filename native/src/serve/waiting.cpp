@@ -1,6 +1,5 @@
 #include "serve/waiting.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -119,10 +118,8 @@ bool SpinGovernor::spin(Lane& lane, sem_t* semaphore) {
 void SpinGovernor::wait(Lane& lane, sem_t* semaphore) {
   if (sem_trywait(semaphore) != 0) {
     lane.idle_since_ns = monotonic_ns();
-    if (!spin(lane, semaphore)) {
-      while (sem_wait(semaphore) != 0 && errno == EINTR) {
-      }
-    }
+    // Not again after a signal: that is how a lane is called that its semaphore cannot reach any more.
+    if (!spin(lane, semaphore)) sem_wait(semaphore);
   } else {
     lane.idle_since_ns = 0;  // it had been waiting already: says nothing about how long the client stays away
   }
