@@ -74,7 +74,7 @@ for pid in "${running[@]}"; do wait "$pid" || code=1; done
 
 if [ "$code" -eq 0 ] && [ -n "${FUZZ_KEEP:-}" ]; then
   for target in "${targets[@]}"; do
-    "$build/native/fuzz_$target" -merge=1 -max_len=8192 "$corpus/$target" "$build/corpus/$target" >/dev/null 2>&1
+    "$build/native/fuzz_$target" -set_cover_merge=1 -max_len=4096 "$corpus/$target" "$build/corpus/$target" >/dev/null 2>&1
     echo "native/fuzz/corpus/$target: $(find "$corpus/$target" -type f | wc -l) inputs"
   done
 fi
