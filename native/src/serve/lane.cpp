@@ -44,6 +44,13 @@ Result<std::shared_ptr<Lane>> Lane::create(const LaneShape& shape, uint64_t lane
 }
 
 bool Lane::start() {
+  // A signal without effect but that of ending a wait, see call_thread().
+  static const bool interrupts = [] {
+    struct sigaction interrupt{};
+    interrupt.sa_handler = [](int) {};
+    return sigaction(SIGUSR1, &interrupt, nullptr) == 0;
+  }();
+  (void)interrupts;
   memory_->unlink_names();
   services_.running_lanes.fetch_add(1);
   try {

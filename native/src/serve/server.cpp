@@ -48,10 +48,6 @@ int Server::run(const ServerOptions& options) {
   // Blocked before any thread starts, so that only the loop sees them.
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  // Ends a lane's wait, see Lane::call_thread().
-  struct sigaction interrupt{};
-  interrupt.sa_handler = [](int) {};
-  sigaction(SIGUSR1, &interrupt, nullptr);
   install_fault_guard();
   raise_descriptor_limit();
 
