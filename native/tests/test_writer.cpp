@@ -191,6 +191,7 @@ TEST(one_flush_for_each_write) {
   };
   CHECK_EQ(20, flushes_of(KALOS_DURABILITY_COMMIT));
   CHECK_EQ(0, flushes_of(KALOS_DURABILITY_RELAXED));
+  CHECK_EQ(20, flushes_of(KALOS_DURABILITY_COMMIT));  // the way back from relaxed
 }
 
 // Each broken request is refused in words that name what is wrong, and the others of its group are done.
