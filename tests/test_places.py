@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import stopped, wait_until
+from conftest import names_in_dev_shm, stopped, wait_until
 
 import kalos_memory as kalos
 from kalos_memory import _abi, _control, _sidecar
@@ -299,3 +299,79 @@ def test_a_signal_never_reaches_a_stranger(monkeypatch: pytest.MonkeyPatch) -> N
     starter.done(1)
     assert signals == []
     assert signal.SIGTERM not in signals
+
+
+def gone(pid: int) -> bool:
+    _sidecar.reap()
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_a_data_directory_that_is_removed_under_kalosd(data_dir: str) -> None:
+    """Nothing is acknowledged that would be gone with the directory; that kalosd ends, and never stands in the way of
+    the one that serves the path next."""
+    with kalos.connect(data_dir, timeout=30) as client:
+        notes = client.collection("notes", dimension=2)
+        notes.upsert(["a"], [[1, 0]])
+        pid = client.stats()["kalosd"]["pid"]
+        shutil.rmtree(data_dir)
+        with pytest.raises(kalos.StoreError, match="was removed, moved or replaced"):
+            notes.upsert(["b"], [[1, 0]])
+        assert notes.count() == 1  # what was there is still answered
+        assert client.health()["status"] == "degraded"
+        with kalos.connect(data_dir, timeout=30) as other:
+            next_pid = other.stats()["kalosd"]["pid"]
+            assert next_pid != pid
+            fresh = other.collection("notes", dimension=2)
+            fresh.upsert(["c"], [[0, 1]])
+            wait_until(lambda: gone(pid), "the kalosd without a directory ends", 60)
+            assert [hit.id for hit in fresh.scan()] == ["c"]
+            assert other.stats()["kalosd"]["pid"] == next_pid
+            assert Path(_sidecar.read_lock(data_dir)["socket"]).exists()  # type: ignore[index]
+
+
+def test_a_data_directory_that_is_moved_under_kalosd(data_dir: str) -> None:
+    """Whoever asks at the new place gets the data from a kalosd that serves it there."""
+    moved = data_dir + "-moved"
+    try:
+        with kalos.connect(data_dir, timeout=30) as client:
+            client.collection("notes", dimension=2).upsert(["a"], [[1, 0]])
+            pid = client.stats()["kalosd"]["pid"]
+            os.rename(data_dir, moved)
+            with pytest.raises(kalos.StoreError, match="was removed, moved or replaced"):
+                client.collection("notes").upsert(["b"], [[1, 0]])
+            wait_until(lambda: gone(pid), "the kalosd of the old place ends", 60)
+        with kalos.connect(moved, timeout=30) as client:
+            assert [hit.id for hit in client.collection("notes").scan()] == ["a"]
+            assert client.stats()["kalosd"]["pid"] != pid
+    finally:
+        _sidecar.stop(moved, timeout=60)
+        shutil.rmtree(moved, ignore_errors=True)
+
+
+def test_a_data_directory_behind_a_link(data_dir: str, tmp_path: Path) -> None:
+    """Both names lead to the same kalosd."""
+    link = tmp_path / "link"
+    link.symlink_to(data_dir)
+    with kalos.connect(link, timeout=30) as client, kalos.connect(data_dir, timeout=30) as other:
+        assert client.stats()["kalosd"]["pid"] == other.stats()["kalosd"]["pid"]
+
+
+def test_half_a_hello_is_dropped(client: kalos.Client, data_dir: str) -> None:
+    """Whoever connects and does not finish its hello, or does not attach the lane that it was granted, is told so and
+    dropped; its names leave /dev/shm. So it keeps no idle sidecar alive."""
+    path = str(_sidecar.read_lock(data_dir)["socket"])  # type: ignore[index]
+    silent, granted = Control(path), Control(path)
+    silent._socket.send(b"KLC1\x01\x00")
+    granted.hello(time.monotonic_ns() + 30_000_000_000, slot_count=1, slot_bytes=16384)
+    instance = client.stats()["kalosd"]["instance"][:8]
+    assert any(instance in name for name in names_in_dev_shm())
+    wait_until(lambda: len(client.stats()["lanes"]["clients"]) == 1, "they are dropped", 60)
+    wait_until(lambda: not any(instance in name for name in names_in_dev_shm()), "the names are gone")
+    for one in (silent, granted):
+        with pytest.raises((Refused, _control.NotListening), match=r"hello was not finished|^$"):
+            one.ask(_abi.CONTROL_PING, {}, _abi.CONTROL_PONG, time.monotonic_ns() + 30_000_000_000)
+        one.close()

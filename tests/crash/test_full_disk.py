@@ -11,6 +11,7 @@ import io
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -158,7 +159,11 @@ def inside_read_only(data_dir: str) -> None:
     with kalos.connect(data_dir, timeout=30.0) as client:
         upsert(client.collection("notes", dimension=4), 1)
     assert _sidecar.stop(data_dir, timeout=60) is not None
-    run("mount", "-o", "remount,ro", data_dir)
+    end = time.monotonic() + 60
+    # The lock is free a moment before the process has closed its last file.
+    while subprocess.run(["mount", "-o", "remount,ro", data_dir], capture_output=True, timeout=60).returncode != 0:
+        assert time.monotonic() < end, "the file system stays busy"
+        time.sleep(0.02)
     words = start_in_vain(data_dir)
     assert "read-only" in words.lower(), words
     assert data_dir in words, words

@@ -41,6 +41,9 @@ class Connection {
   // The server's notes on this client.
   bool greeted = false;  // HELLO was answered
   bool attached = false;
+  // Between the connection and the end of the hello: a client has that in a moment, or is none.
+  bool half_open() const { return !greeted || (lane && !attached); }
+  int64_t since_ns = 0;
   bool ending = false;  // close once everything is sent
   std::string client;   // as it named itself
   uint64_t lane_id = 0;

@@ -87,9 +87,11 @@ Result<std::unique_ptr<Rendezvous>> Rendezvous::take(const std::string& data_dir
   std::error_code ignored;
   auto parent = std::filesystem::absolute(data_dir).parent_path();
   std::filesystem::create_directories(parent, ignored);
-  if (auto made = private_folder(data_dir); !made) return made.error();
+  // A link that the user made is followed: what it points at is the data directory.
   char real[PATH_MAX];
-  if (realpath(data_dir.c_str(), real) == nullptr) return failed(data_dir + " cannot be resolved");
+  const std::string place = realpath(data_dir.c_str(), real) != nullptr ? real : data_dir;
+  if (auto made = private_folder(place); !made) return made.error();
+  if (realpath(place.c_str(), real) == nullptr) return failed(data_dir + " cannot be resolved");
   self->data_dir_ = real;
   std::string path = self->data_dir_ + "/kalosd.lock";
   int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -181,6 +183,14 @@ Result<> Rendezvous::write_lock_file() {
     return failed(data_dir_ + "/kalosd.lock cannot be written");
   }
   return Unit{};
+}
+
+bool Rendezvous::lost() const {
+  struct stat here, held;
+  std::string path = data_dir_ + "/kalosd.lock";
+  if (fstat(lock_fd_, &held) != 0) return false;
+  return lstat(path.c_str(), &here) != 0 ? errno == ENOENT || errno == ENOTDIR
+                                         : here.st_ino != held.st_ino || here.st_dev != held.st_dev;
 }
 
 Result<int> Rendezvous::listen_again_if_vanished() {

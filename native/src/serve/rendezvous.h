@@ -27,6 +27,9 @@ class Rendezvous {
 
   // A listening socket: at `path`, or where the data directory's rule puts it. Writes the lock file.
   Result<int> listen(const std::string& path, const Holder& self);
+  // Is the directory that was locked not at its path any more, because it was removed, moved or replaced? Then the lock
+  // keeps nobody else away, and this kalosd has to end.
+  bool lost() const;
   // Binds again if the socket's path vanished or is another's (a login's end, an overeager cleaner). The new descriptor,
   // or -1 where all is well.
   Result<int> listen_again_if_vanished();

@@ -28,6 +28,7 @@ using nlohmann::json;
 
 constexpr int64_t second_ns = 1'000'000'000;
 constexpr int64_t drain_limit_ns = 30 * second_ns;
+constexpr int64_t half_open_limit_ns = 10 * second_ns;
 
 int open_spare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
@@ -196,7 +197,8 @@ void Server::on_signal() {
 void Server::set_tick() {
   bool leftovers = std::any_of(clients_.begin(), clients_.end(),
                                [](auto& entry) { return entry.second->lane && entry.second->lane->has_leftovers(); });
-  bool watching = leftovers || !closing_.empty() || (clients_.empty() && options_.idle_s > 0);
+  bool half_open = std::any_of(clients_.begin(), clients_.end(), [](auto& entry) { return entry.second->half_open(); });
+  bool watching = leftovers || half_open || !closing_.empty() || (clients_.empty() && options_.idle_s > 0);
   // Otherwise only the socket's path is looked at, now and then.
   int64_t period_s = watching ? 1 : 10;
   if (period_s == tick_period_s_) return;
@@ -214,6 +216,13 @@ void Server::on_tick() {
     if (client->lane) client->lane->drop_stale(now_ns);
   }
   call_closing_lanes();
+  drop_half_open(now_ns);
+  if (!draining_ && rendezvous_->lost()) {
+    log(LogLevel::error,
+        "the data directory " + rendezvous_->data_dir() +
+            " was removed, moved or replaced: kalosd ends, so that whoever serves that path next is the only one");
+    drain("its data directory was removed, moved or replaced");
+  }
   if (!draining_) {
     if (auto again = rendezvous_->listen_again_if_vanished(); again && *again >= 0) {
       unwatch(listen_fd_);
@@ -226,6 +235,18 @@ void Server::on_tick() {
   }
   if (clients_.empty() && options_.idle_s > 0 && now_ns - idle_since_ns_ > options_.idle_s * second_ns) {
     drain("idle for " + std::to_string(options_.idle_s) + " s");
+  }
+}
+
+// Whoever has connected but not said who it is, or was granted a lane and does not attach it.
+void Server::drop_half_open(int64_t now_ns) {
+  std::vector<int> late;
+  for (auto& [fd, client] : clients_) {
+    if (client->half_open() && now_ns - client->since_ns > half_open_limit_ns) late.push_back(fd);
+  }
+  for (int fd : late) {
+    refuse(*clients_[fd], invalid("the hello was not finished within 10 s"));
+    drop(fd);
   }
 }
 
@@ -252,6 +273,7 @@ void Server::accept_clients() {
       continue;
     }
     if (client->pid_fd() >= 0 && watch(client->pid_fd(), EPOLLIN)) pid_fds_[client->pid_fd()] = fd;
+    client->since_ns = monotonic_ns();
     clients_[fd] = std::move(client);
   }
 }

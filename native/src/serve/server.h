@@ -51,6 +51,7 @@ class Server {
   void on_signal();
   void on_tick();
   void call_closing_lanes();
+  void drop_half_open(int64_t now_ns);
   void set_tick();
   void accept_clients();
   void on_client(int fd, uint32_t events);

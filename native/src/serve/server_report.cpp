@@ -43,7 +43,9 @@ json Server::report() {
   }
   if (database.is_object() && database.contains("store") && database["store"].value("poisoned", false)) {
     if (status == "ready") status = "degraded";
-    words += std::string(words.empty() ? "" : "; ") + "no write is taken since a flush to disk failed: restart kalosd";
+    words += std::string(words.empty() ? "" : "; ") +
+             "no write is taken, since a flush to disk failed or the store is not at its path any more (the log says "
+             "which): restart kalosd";
   }
   return {{"health", {{"status", status}, {"words", words}}},
           {"kalosd",

@@ -77,6 +77,11 @@ Result<std::unique_ptr<Store>> Store::open(StoreOptions options) {
       open_for_writing(state->path, state->options.page_bytes, state->options.version, state->options.migrations);
   if (!database) return database.error();
   state->database = std::move(*database);
+  struct stat file{};
+  if (stat(state->path.c_str(), &file) == 0) {
+    state->device = file.st_dev;
+    state->inode = file.st_ino;
+  }
   if (auto prepared = state->prepare_all(); !prepared) return prepared.error();
   constexpr const char* meta = "SELECT value FROM meta WHERE key = ";
   auto commit = state->database.query_integer(std::string(meta) + "'commit_sequence'", "read the store's sequences");
@@ -86,6 +91,21 @@ Result<std::unique_ptr<Store>> Store::open(StoreOptions options) {
   state->commit_sequence = static_cast<uint64_t>(*commit);
   state->next_row_sequence = state->committed_row_sequence = static_cast<uint64_t>(*row);
   return std::unique_ptr<Store>(new Store(std::move(state)));
+}
+
+// A file that was removed is written to as well as any other: nothing of it would be there after a restart.
+bool Store::State::is_at_its_path() const {
+  struct stat file{};
+  if (stat(path.c_str(), &file) != 0) return errno != ENOENT && errno != ENOTDIR;
+  return file.st_dev == device && file.st_ino == inode;
+}
+
+Error Store::State::lost() {
+  poisoned = true;
+  return {KALOS_STATUS_STORE_ERROR,
+          "the store " + path +
+              " was removed, moved or replaced while kalosd serves it: what is written would be lost, "
+              "so no more writes are taken; put it back and restart kalosd"};
 }
 
 Result<> Store::State::prepare_all() {
@@ -125,6 +145,11 @@ Result<> Store::begin(kalos_durability durability) {
                                                " takes no writes since a flush to disk failed; look at the disk, then "
                                                "restart kalosd"};
   }
+  if (!state.is_at_its_path()) {
+    Error error = state.lost();
+    log(LogLevel::error, error.words);
+    return error;
+  }
   if (durability != state.synchronous) {
     bool full = durability == KALOS_DURABILITY_COMMIT;
     auto set = state.database.execute(full ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL",
@@ -159,6 +184,13 @@ Result<> Store::commit() {
     return error;
   }
   failpoint("after_commit");
+  if (!state.is_at_its_path()) {
+    Error error = state.lost();
+    error.status = KALOS_STATUS_UNKNOWN_OUTCOME;
+    log(LogLevel::error, error.words);
+    rollback();
+    return error;
+  }
   state.in_transaction = false;
   state.commit_sequence = sequence;
   state.committed_row_sequence = state.next_row_sequence;

@@ -30,7 +30,11 @@ struct Store::State {
   uint64_t committed_row_sequence = 1;  // next_row_sequence as the last commit left it
   int64_t writes_forgotten_us = 0;      // when old write ids were last deleted
 
+  uint64_t device = 0, inode = 0;  // of the file that was opened
+
   Result<> prepare_all();
+  bool is_at_its_path() const;
+  Error lost();
   Result<bool> insert(RowStatements& statements, Row& row, int64_t now_us);
   Result<RowStatements*> statements_of(uint64_t collection_id);
 };
