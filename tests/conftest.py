@@ -42,6 +42,14 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 30.0
         time.sleep(0.005)
 
 
+def skip_under_sanitizers(kalosd: str) -> None:
+    """Their shadow memory is neither small nor to be had under a limit on the address space."""
+    with open(kalosd, "rb") as program:
+        content = program.read()
+        if b"__asan_init" in content or b"__tsan_init" in content:
+            pytest.skip("kalosd is built with a sanitizer, whose own memory is what this test would measure")
+
+
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
     """Stops a process, all its threads, and lets it go on afterwards (if it still lives)."""

@@ -1,16 +1,18 @@
 """A client of the same user may break its own lane. It must not break kalosd, nor anybody else's lane."""
 
 import os
+import resource
 import subprocess
 import sys
 from time import monotonic_ns
 
 import numpy as np
 import pytest
-from conftest import wait_until
+from conftest import skip_under_sanitizers, wait_until
 from posix_ipc import Semaphore, SharedMemory
 
 import kalos_memory as kalos
+from kalos_memory import _lane
 from kalos_memory._control import Control
 from kalos_memory._sidecar import read_lock
 
@@ -194,3 +196,52 @@ def test_a_client_that_rewrites_its_slots_while_they_are_read(client, data_dir, 
     requests = client.stats()["requests"]
     assert (requests["staged_bytes"], requests["in_flight"]) == (0, 0)
     assert sidecar_pid(client) == pid
+
+
+def test_what_is_announced_is_not_what_arrived(client, data_dir):
+    """A client that announces four messages of 256 MiB and sends little of them keeps nobody else from sending."""
+    notes = client.collection("notes", dimension=4)
+    hoarder = kalos.connect(data_dir, timeout=30)
+    lane = hoarder.current().lane
+    for _ in range(4):
+        slot = lane.take_now()
+        part = lane.payload_bytes
+        lane.memory[slot.payload : slot.payload + part] = bytes(part)
+        sequence = lane.next_sequence()
+        fields = (2, 48, 1, sequence, 256 << 20, 0, part, slot.index, 0)  # posted, UPSERT, BEGIN, no deadline
+        _lane._REQUEST_INTO(lane.memory, slot.request, *fields)
+        lane.words[slot.word] = sequence
+        lane.post_request()
+        slot.semaphore.acquire(30)
+    wait_until(lambda: client.stats()["requests"]["staged_bytes"] > 0, "the parts are staged")
+    assert client.stats()["requests"]["staged_bytes"] < 1 << 20
+    text = "x" * 3_000_000
+    notes.upsert(["a"], [[1, 0, 0, 0]], texts=[text])
+    assert notes.get(["a"])[0].text == text
+    hoarder.close()
+    wait_until(lambda: client.stats()["requests"]["staged_bytes"] == 0, "they are dropped with their client")
+
+
+def test_no_memory_for_one_request_ends_only_that_request(data_dir, kalosd):
+    """Where the system gives no more memory, who asked for it is told so, and kalosd lives for the others."""
+    skip_under_sanitizers(kalosd)
+
+    def little_memory():
+        resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
+
+    process = subprocess.Popen([kalosd, "--data-dir", data_dir, "--log-level", "error"], preexec_fn=little_memory)
+    try:
+        wait_until(lambda: (read_lock(data_dir) or {}).get("socket"), "kalosd runs")
+        with kalos.connect(data_dir, autostart=False, timeout=30) as client:
+            notes = client.collection("notes", dimension=4)
+            notes.upsert(["a"], [[1, 0, 0, 0]], texts=["small"])
+            ids = [f"large-{row}" for row in range(15)]
+            for _ in range(3):
+                with pytest.raises((kalos.Overloaded, kalos.StoreError), match="memory"):
+                    notes.upsert(ids, [[1, 0, 0, 0]] * 15, texts=["x" * (16 << 20)] * 15)
+            assert [hit.text for hit in notes.scan()] == ["small"]
+            notes.upsert(["b"], [[1, 0, 0, 0]])
+            assert notes.count() == 2
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0

@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from conftest import stopped, wait_until
+from conftest import skip_under_sanitizers, stopped, wait_until
 
 import kalos_memory as kalos
 from kalos_memory import _sidecar
@@ -29,14 +29,6 @@ sys.stdin.readline()
 def socket_of(data_dir):
     with open(os.path.join(data_dir, "kalosd.lock")) as lock:
         return json.loads(lock.read())["socket"]
-
-
-def skip_under_sanitizers(kalosd):
-    """Their shadow memory is neither small nor to be had under a limit on the address space."""
-    with open(kalosd, "rb") as program:
-        content = program.read()
-        if b"__asan_init" in content or b"__tsan_init" in content:
-            pytest.skip("kalosd is built with a sanitizer, whose own memory is what this test would measure")
 
 
 def connects(data_dir):

@@ -1,5 +1,9 @@
 #include "serve/combining.h"
 
+#include <new>
+
+#include "engine/reply.h"
+
 namespace kalos {
 
 Combiner::Combiner(Database& database, Counters& counters)
@@ -42,7 +46,11 @@ void Combiner::serve(Batch batch) {
   }
   counters_.count(counters_.passes);
   if (batch.size() > 1) counters_.count(counters_.combined, batch.size());
-  database_.serve_reads(jobs);
+  try {
+    database_.serve_reads(jobs);
+  } catch (const std::bad_alloc&) {
+    for (ReadJob* job : jobs) job->reply = error_reply(no_memory());
+  }
   for (auto& read : batch) read->done(*read);
 }
 

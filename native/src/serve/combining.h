@@ -25,6 +25,15 @@ struct PendingRead {
   std::function<void(PendingRead&)> done;
 };
 
+// What a request is told that finds no memory in kalosd. A limit of the system's, or of the container's: --memory only
+// counts rows.
+inline Error no_memory() {
+  return {
+      KALOS_STATUS_OVERLOADED,
+      "kalosd got no memory for this request; nothing was done. Ask for less at once, or give it more (ulimit -v, the "
+      "container's limit)"};
+}
+
 class Combiner {
  public:
   Combiner(Database& database, Counters& counters);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <system_error>
 #include <thread>
 
@@ -15,6 +16,9 @@
 
 namespace kalos {
 namespace {
+
+// Parts of a request that has no deadline may be this far apart.
+constexpr int64_t longest_pause_ns = 60'000'000'000;
 
 Bytes to_bytes(std::string_view text) {
   auto view = std::as_bytes(std::span(text.data(), text.size()));
@@ -132,7 +136,11 @@ void Lane::take_posted(uint32_t index) {
   // Before `draining` is read (sequentially consistent, as its store is): a drain either sees this request or stops it.
   counters.in_flight.fetch_add(1);
   if (posted.header.opcode < counters.by_opcode.size()) counters.count(counters.by_opcode[posted.header.opcode]);
-  handle(posted);
+  try {
+    handle(posted);
+  } catch (const std::bad_alloc&) {  // before anybody else had it: whoever takes it over answers for it
+    fail(posted, no_memory());
+  }
 }
 
 void Lane::handle(const Posted& posted) {
@@ -196,17 +204,8 @@ std::optional<Bytes> Lane::collect(const Posted& posted) {
       }
       return Bytes(part, part + header.part_bytes);
     }
-    uint64_t staged = services_.counters.staged_bytes.fetch_add(header.message_bytes);
     slot.staged_id = header.message_id;
     slot.staged_total = header.message_bytes;
-    slot.staged_deadline_ns = posted.deadline_ns;
-    if (staged + header.message_bytes > KALOS_MAX_STAGED_BYTES) {
-      drop_staged(slot);
-      lock.unlock();
-      fail(posted, {KALOS_STATUS_OVERLOADED, "1 GiB of requests is arriving already; try again later"});
-      return std::nullopt;
-    }
-    slot.staged.reserve(header.message_bytes);
   }
   services_.counters.count(services_.counters.parts);
   bool fits = slot.staged_id != 0 && slot.staged_id == header.message_id && slot.staged_total == header.message_bytes &&
@@ -216,7 +215,20 @@ std::optional<Bytes> Lane::collect(const Posted& posted) {
     lock.unlock();
     return refuse("this part does not continue the message that is staged in the slot");
   }
+  // What has arrived is counted, not what was announced: announcing costs a client nothing.
+  if (!count_staged(header.part_bytes)) {
+    drop_staged(slot);
+    lock.unlock();
+    fail(posted,
+         {KALOS_STATUS_OVERLOADED,
+          "as many bytes of requests are arriving already as may (1 GiB in all, half of it from one client); try "
+          "again later"});
+    return std::nullopt;
+  }
+  // Before the next line, which may find no memory: what is counted is what drop_staged() gives back.
+  slot.staged_bytes += header.part_bytes;
   slot.staged.insert(slot.staged.end(), part, part + header.part_bytes);
+  slot.staged_deadline_ns = posted.deadline_ns != 0 ? posted.deadline_ns : posted.received_ns + longest_pause_ns;
   if (!commits) {
     lock.unlock();
     Reply reply;
@@ -375,9 +387,21 @@ void Lane::write_part(const Posted& posted, const Reply& reply, std::span<const 
   sem_post(memory_->reply_semaphore(semaphore));
 }
 
+bool Lane::count_staged(uint64_t bytes) {
+  if (staged_bytes_.load() + bytes > KALOS_MAX_STAGED_BYTES / 2) return false;
+  if (services_.counters.staged_bytes.fetch_add(bytes) + bytes > KALOS_MAX_STAGED_BYTES) {
+    services_.counters.staged_bytes.fetch_sub(bytes);
+    return false;
+  }
+  staged_bytes_.fetch_add(bytes);
+  return true;
+}
+
 void Lane::drop_staged(Slot& slot) {
   if (slot.staged_id == 0) return;
-  services_.counters.staged_bytes.fetch_sub(slot.staged_total);
+  services_.counters.staged_bytes.fetch_sub(slot.staged_bytes);
+  staged_bytes_.fetch_sub(slot.staged_bytes);
+  slot.staged_bytes = 0;
   slot.staged_id = 0;
   slot.staged_total = 0;
   slot.staged = {};

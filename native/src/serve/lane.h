@@ -58,7 +58,8 @@ class Lane : public std::enable_shared_from_this<Lane> {
     std::atomic<bool> in_flight{false};
     std::mutex mutex;  // guards the rest: the lane's thread, whoever completes, and drop_stale meet here
     uint64_t staged_id = 0;
-    uint64_t staged_total = 0;
+    uint64_t staged_total = 0;  // as announced
+    uint64_t staged_bytes = 0;  // as counted: of what has arrived
     int64_t staged_deadline_ns = 0;
     Bytes staged;
     uint64_t held_id = 0;
@@ -83,6 +84,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   void fail(const Posted& posted, Error error);
   void write_part(const Posted& posted, const Reply& reply, std::span<const std::byte> part, uint64_t offset,
                   uint64_t total);
+  bool count_staged(uint64_t bytes);  // false: there is no room for them
   void drop_staged(Slot& slot);
 
   std::unique_ptr<LaneMemory> memory_;
@@ -90,6 +92,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   const bool deadlines_are_durations_;
   SpinGovernor::Lane waiting_;
   std::vector<Slot> slots_;
+  std::atomic<uint64_t> staged_bytes_{0};
   std::atomic<bool> closed_{false};
   std::mutex thread_mutex_;  // guards the next: it is signalled only while it lives
   std::optional<pthread_t> thread_;
