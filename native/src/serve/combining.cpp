@@ -6,6 +6,13 @@
 
 namespace kalos {
 
+Error no_memory() {
+  return {
+      KALOS_STATUS_OVERLOADED,
+      "kalosd got no memory for this request; nothing was done. Ask for less at once, or give it more (ulimit -v, the "
+      "container's limit)"};
+}
+
 Combiner::Combiner(Database& database, Counters& counters)
     : database_(database), counters_(counters), helper_([this] { help(); }) {}
 

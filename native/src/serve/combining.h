@@ -27,12 +27,7 @@ struct PendingRead {
 
 // What a request is told that finds no memory in kalosd. A limit of the system's, or of the container's: --memory only
 // counts rows.
-inline Error no_memory() {
-  return {
-      KALOS_STATUS_OVERLOADED,
-      "kalosd got no memory for this request; nothing was done. Ask for less at once, or give it more (ulimit -v, the "
-      "container's limit)"};
-}
+Error no_memory();
 
 class Combiner {
  public:
