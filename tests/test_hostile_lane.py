@@ -81,6 +81,69 @@ def test_a_shrunken_object_ends_only_its_own_lane(client, data_dir, sidecar_pid,
     wait_until(lambda: len(os.listdir(f"/proc/{pid}/task")) == threads, "the lane's thread ends")
 
 
+# Writes into the bytes of a semaphore before kalosd serves the lane. argv: the socket, and what.
+FORGES = """
+import os, struct, sys
+from time import monotonic_ns
+from kalos_memory import _abi
+from kalos_memory._connection import Connection
+from kalos_memory._control import Control
+
+path, what = sys.argv[1:]
+deadline_ns = monotonic_ns() + 30_000_000_000
+control = Control(path)
+welcome = control.hello(deadline_ns, slot_count=8, slot_bytes=131072)
+granted = welcome["lane"]
+name = granted["reply_semaphores"][0] if what == "reply flags" else granted["request_semaphore"]
+descriptor = os.open("/dev/shm/sem." + name[1:], os.O_RDWR)
+value, waiters, flags = {
+    "full": (2**31 - 1, 0, 128), "request flags": (0, 0, 0x7F), "reply flags": (0, 1, 0x7F), "noise": (0xFFFFFFFF,) * 3
+}[what]
+os.pwrite(descriptor, struct.pack("<III", value, waiters, flags), 0)  # as glibc lays them out
+connection = Connection(control, welcome, deadline_ns)
+lane = connection.lane
+if what == "reply flags":
+    slot = lane.take_now()
+    assert slot.index == 0
+    noop = (_abi.REQUEST_POSTED, _abi.OP_NOOP, 3, 7, 0, 0, 0, slot.index, 0)
+    struct.pack_into("<IHHQQQIIq", lane.memory, slot.base + 8, *noop)
+    lane.words[slot.word] = 7
+    lane.post_request()
+print("broken", flush=True)
+sys.stdin.readline()
+os._exit(0)  # without touching what is broken
+"""
+
+
+@pytest.mark.parametrize("what", ["full", "request flags", "reply flags", "noise"])
+def test_a_forged_semaphore_harms_only_its_own_lane(client, data_dir, sidecar_pid, what):
+    """glibc takes the flags of its system call from a semaphore's bytes and ends the process where the kernel refuses
+    them; and two billion tokens must not keep a thread busy for minutes."""
+    pid = sidecar_pid(client)
+    tasks = f"/proc/{pid}/task"
+    threads = len(os.listdir(tasks))
+
+    def all_asleep():
+        states = []
+        for task in os.listdir(tasks):
+            with open(f"{tasks}/{task}/stat") as stat:
+                states.append(stat.read().rsplit(")", 1)[1].split()[0])
+        return all(state == "S" for state in states)
+
+    arguments = [sys.executable, "-c", FORGES, read_lock(data_dir)["socket"], what]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as hostile:
+        assert hostile.stdout.readline() == "broken\n"
+        for _ in range(20):
+            client._noop()
+        assert sidecar_pid(client) == pid
+        wait_until(all_asleep, "kalosd's threads sleep")
+        hostile.stdin.close()
+        assert hostile.wait(30) == 0
+    wait_until(lambda: len(client.stats()["lanes"]["clients"]) == 1, "kalosd sees the end of the hostile client")
+    wait_until(lambda: len(os.listdir(tasks)) == threads, "the lane's thread ends")
+    assert sidecar_pid(client) == pid
+
+
 def test_a_kalosd_that_is_killed_while_it_hands_out_lanes_leaves_no_half_made_semaphore(data_dir):
     """sem_open makes a semaphore under a temporary name; kalosd makes its own, under a name that a sweep knows."""
     before = {name for name in os.listdir("/dev/shm") if name.startswith("sem.") and len(name) == 10}

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "engine/collections_json.h"
 #include "engine/reply.h"
+#include "serve/lane_semaphore.h"
 #include "serve/messages.h"
 
 namespace kalos {
@@ -72,7 +73,7 @@ bool Lane::start() {
 void Lane::close() {
   if (closed_.exchange(true)) return;
   std::atomic_ref(memory_->header().server_state).store(KALOS_SERVER_GONE, std::memory_order_release);
-  sem_post(memory_->request_semaphore());
+  post_token(memory_->request_semaphore());
   call_thread();
 }
 
@@ -384,7 +385,7 @@ void Lane::write_part(const Posted& posted, const Reply& reply, std::span<const 
   slots_[posted.slot].in_flight.store(false, std::memory_order_release);
   std::atomic_ref(shared.reply_state).store(KALOS_REPLY_DONE, std::memory_order_relaxed);
   std::atomic_ref(shared.reply_sequence).store(posted.header.request_sequence, std::memory_order_release);
-  sem_post(memory_->reply_semaphore(semaphore));
+  post_token(memory_->reply_semaphore(semaphore));
 }
 
 bool Lane::count_staged(uint64_t bytes) {

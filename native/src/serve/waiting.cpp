@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "serve/lane_semaphore.h"
 
 namespace kalos {
 namespace {
@@ -99,12 +100,8 @@ bool SpinGovernor::spin(Lane& lane, sem_t* semaphore) {
   bool taken = false;
   while (true) {
     for (int i = 0; i < polls_per_yield && !taken; ++i) {
-      int value = 0;
-      if (sem_getvalue(semaphore, &value) == 0 && value > 0) {
-        taken = sem_trywait(semaphore) == 0;
-      } else {
-        relax();
-      }
+      taken = try_take_tokens(semaphore);
+      if (!taken) relax();
     }
     if (taken) break;
     int64_t now_ns = monotonic_ns();
@@ -116,10 +113,10 @@ bool SpinGovernor::spin(Lane& lane, sem_t* semaphore) {
 }
 
 void SpinGovernor::wait(Lane& lane, sem_t* semaphore) {
-  if (sem_trywait(semaphore) != 0) {
+  if (!try_take_tokens(semaphore)) {
     lane.idle_since_ns = monotonic_ns();
     // Not again after a signal: that is how a lane is called that its semaphore cannot reach any more.
-    if (!spin(lane, semaphore)) sem_wait(semaphore);
+    if (!spin(lane, semaphore)) take_tokens(semaphore);
   } else {
     lane.idle_since_ns = 0;  // it had been waiting already: says nothing about how long the client stays away
   }

@@ -28,8 +28,8 @@ class SpinGovernor {
     int64_t gap_ns = -1;  // how long the client usually stays away (exponential average); -1: not known yet
   };
 
-  // Takes one token of the semaphore, however long it takes. A signal ends the wait too, so that whoever returns from it
-  // looks for itself what there is. (A lane that must end gets its semaphore posted, and a signal.)
+  // Takes the semaphore's tokens, however long it takes until there is one. A signal ends the wait too, so that whoever
+  // returns from it looks for itself what there is. (A lane that must end gets its semaphore posted, and a signal.)
   void wait(Lane& lane, sem_t* semaphore);
 
   int64_t limit_us() const { return limit_ns_ / 1000; }
