@@ -12,13 +12,14 @@ struct Collection::State {
   };
   using ExpiryKey = std::pair<int64_t, uint64_t>;  // expires_us, row sequence
 
-  State(CollectionInfo given, TextBacking backing) : info(std::move(given)), arena(std::move(backing)) {}
+  State(CollectionInfo given, TextBacking backing)
+      : info(std::move(given)), coder(info.dimension, info.metric), arena(std::move(backing)) {}
 
   Namespace& name_space(std::string_view key) {
     auto at = namespaces.find(key);
     if (at == namespaces.end()) {
       std::string owned(key);
-      at = namespaces.emplace(owned, std::make_unique<Namespace>(owned, info.dimension)).first;
+      at = namespaces.emplace(owned, std::make_unique<Namespace>(owned, coder)).first;
       namespace_bytes += at->second->bytes();
     }
     return *at->second;
@@ -48,7 +49,65 @@ struct Collection::State {
     arena.tidy([](Record* record) { record->owner->set_record(RowCode{record->row}, record); });
   }
 
+  // Learns how to code once there are enough rows, again whenever there are eight times as many or they have changed,
+  // and codes what was coded otherwise: a chunk at a time, so that no write waits for all of them.
+  void tend_codes() {
+    if (rows >= learn_at || (coder.has_drifted() && rows >= fewest_rows_to_learn_from)) {
+      learn();
+      learn_at = std::max(learn_at, rows * growth_to_learn_again);
+      stale = true;
+      stale_namespace.clear();
+      stale_run = 0;
+      recode_credit = 0;
+    }
+    if (!stale) return;
+    recode_credit += rows_coded_anew_a_write;
+    while (stale && recode_credit > 0) recode_next();
+  }
+
+  void learn() {
+    std::vector<Coder::SampleRow> sample;
+    uint64_t step = std::max<uint64_t>(rows / most_rows_to_learn_from, 1);
+    uint64_t skip = 0;
+    for (const auto& [key, owner] : namespaces) {
+      const RowTable& table = owner->vectors();
+      for (; skip < table.size(); skip += step) {
+        RowBlock row = table.block(uint32_t(skip));
+        sample.push_back({row.vectors, row.norms[0]});
+      }
+      skip -= table.size();
+    }
+    coder.learn(sample);
+  }
+
+  void recode_next() {
+    auto at = namespaces.lower_bound(stale_namespace);
+    if (at == namespaces.end()) {
+      stale = false;
+      return;
+    }
+    if (at->first != stale_namespace) stale_run = 0;
+    stale_namespace = at->first;
+    if (stale_run < at->second->vectors().run_count()) {
+      recode_credit -= 1 + int64_t{at->second->recode(stale_run++)};
+      return;
+    }
+    stale_namespace.push_back('\0');  // the least key after this one
+    stale_run = 0;
+  }
+
+  static constexpr uint64_t fewest_rows_to_learn_from = 64, most_rows_to_learn_from = 2048;
+  static constexpr uint64_t growth_to_learn_again = 8;
+  static constexpr int64_t rows_coded_anew_a_write = 64;
+
   CollectionInfo info;
+  Coder coder;
+  uint64_t learn_at = fewest_rows_to_learn_from;
+  // How far the coding of all rows by the present coding has come.
+  bool stale = false;
+  std::string stale_namespace;
+  size_t stale_run = 0;
+  int64_t recode_credit = 0;
   Arena arena;
   NamespaceMap namespaces;
   std::map<ExpiryKey, Expiring> expiries;
@@ -64,6 +123,7 @@ Collection::~Collection() = default;
 const CollectionInfo& Collection::info() const { return state_->info; }
 void Collection::set_info(CollectionInfo info) { state_->info = std::move(info); }
 const NamespaceMap& Collection::namespaces() const { return state_->namespaces; }
+const Coder& Collection::coder() const { return state_->coder; }
 uint64_t Collection::row_count() const { return state_->rows; }
 uint64_t Collection::bytes() const { return state_->namespace_bytes + state_->arena.memory_bytes(); }
 
@@ -87,6 +147,7 @@ void Collection::put(std::unique_ptr<Row> row) {
     state.expiries.insert_or_assign({entry.expires_us, entry.sequence}, State::Expiring{&owner, row->id});
   }
   ++state.rows;
+  if (!row->vector.empty()) state.tend_codes();
   state.tidy();
 }
 
@@ -106,7 +167,10 @@ bool Collection::remove(std::string_view namespace_key, std::string_view id) {
 uint64_t Collection::bytes_of(uint32_t dimension, size_t id_bytes, size_t text_bytes, size_t metadata_bytes) {
   constexpr uint64_t bytes_of_an_id_slot = 8;
   constexpr uint64_t slots_a_row = 3;  // at most: just after the table of ids doubled
-  uint64_t vector = dimension == 0 ? 0 : padded_dimension(dimension) * sizeof(float) + sizeof(double);
+  // Vector, codes of as many bytes as components, bounds and norm; a namespace's last chunk may have an eighth to spare.
+  constexpr uint64_t bytes_beside_a_vector = sizeof(double) + sizeof(CodeBounds) + 3 * sizeof(float);
+  uint64_t vector = 0;
+  if (dimension != 0) vector = (padded_dimension(dimension) * (sizeof(float) + 1) + bytes_beside_a_vector) * 9 / 8;
   return vector + sizeof(RowEntry) + slots_a_row * bytes_of_an_id_slot +
          Arena::record_bytes(id_bytes, text_bytes, metadata_bytes);
 }

@@ -3,6 +3,7 @@
 //   arena       ids, texts and metadata of all rows (engine/arena.h)
 //   namespaces  by key; each has its rows (engine/namespaces.h, engine/rows.h); one without rows does not exist
 //   expiries    rows that expire some day, by when
+//   coder       how vectors become codes (engine/coding.h)
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 
 #include "base/result.h"
 #include "engine/arena.h"
+#include "engine/coding.h"
 #include "engine/namespaces.h"
 #include "engine/requests.h"
 
@@ -60,6 +62,7 @@ class Collection {
   Result<std::vector<RowName>> select(const DeleteRequest& request, int64_t now_us) const;
 
   const NamespaceMap& namespaces() const;
+  const Coder& coder() const;
 
   // Names of rows with 0 < expires_us <= now, at most `limit`, the earliest first.
   std::vector<RowName> expired(int64_t now_us, size_t limit) const;

@@ -31,7 +31,7 @@ uint64_t visible_rows(const RowTable& table, int64_t now_us) {
 
 }  // namespace
 
-Namespace::Namespace(std::string key, uint32_t dimension) : key_(std::move(key)), vectors_(dimension), plain_(0) {}
+Namespace::Namespace(std::string key, Coder& coder) : key_(std::move(key)), vectors_(&coder), plain_(nullptr) {}
 
 uint64_t Namespace::visible_count(int64_t now_us) const {
   if (expiring_ == 0) return row_count();

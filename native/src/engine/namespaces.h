@@ -30,7 +30,7 @@ struct RowCode {
 
 class Namespace {
  public:
-  Namespace(std::string key, uint32_t dimension);
+  Namespace(std::string key, Coder& coder);
 
   const std::string& key() const { return key_; }
   const RowTable& vectors() const { return vectors_; }
@@ -44,6 +44,9 @@ class Namespace {
   std::optional<RowCode> find(std::string_view id) const;
   const RowEntry& entry(RowCode code) const;
   const float* vector(RowCode code) const { return code.has_vector() ? vectors_.vector(code.row()) : nullptr; }
+
+  // Codes the rows of a run anew if they must be; how many that were (RowTable::recode).
+  uint32_t recode(size_t run) { return vectors_.recode(run); }
 
   // The record's owner and row are set. The id must not be there yet.
   void add(const RowEntry& entry, std::span<const float> vector);

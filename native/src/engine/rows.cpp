@@ -1,137 +1,247 @@
 #include "engine/rows.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
-#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "compute/cpu/portable/canonical.h"
 
 namespace kalos {
 namespace {
 
-constexpr uint64_t largest_chunk_bytes = 2 << 20;
-constexpr uint32_t most_rows_a_chunk = 16384;
 constexpr size_t cache_line = 64;
+constexpr size_t huge_page = 2 << 20;
+constexpr uint32_t most_rows_a_chunk = 16384;
+constexpr uint32_t fewest_coded_rows = 32;
 
-void free_floats(float* floats) { std::free(floats); }
+constexpr size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+// Memory that fills a huge page gets one: a scan over 4 KiB pages spends its time on their table.
+bool wants_huge_pages(size_t bytes) { return bytes > huge_page - huge_page / 8; }
 
 }  // namespace
 
-RowTable::RowTable(uint32_t dimension) : dimension_(dimension), stride_(padded_dimension(dimension)) {
-  uint64_t rows = most_rows_a_chunk;
-  if (stride_ != 0) rows = std::clamp<uint64_t>(largest_chunk_bytes / (stride_ * sizeof(float)), 64, most_rows_a_chunk);
-  chunk_bits_ = uint32_t(std::bit_width(rows) - 1);
-}
-
-RowTable::~RowTable() {
-  // Freed memory must not keep what was deleted.
-  for (size_t i = 0; i < chunks_.size(); ++i) {
-    if (stride_) explicit_bzero(chunks_[i].vectors.get(), uint64_t{capacity(i)} * stride_ * sizeof(float));
+RowTable::Memory::Memory(size_t bytes) : bytes_(bytes) {
+  if (wants_huge_pages(bytes)) {
+    bytes_ = rounded(bytes, huge_page);
+    data_ = static_cast<std::byte*>(std::aligned_alloc(huge_page, bytes_));
+    if (data_) madvise(data_, bytes_, MADV_HUGEPAGE);
+  } else {
+    bytes_ = rounded(bytes, cache_line);
+    data_ = static_cast<std::byte*>(std::aligned_alloc(cache_line, bytes_));
   }
+  if (!data_) throw std::bad_alloc();
+  std::memset(data_, 0, bytes_);
 }
 
-RowTable::Place RowTable::place(uint32_t row) const {
-  uint32_t rows = 1u << chunk_bits_;
-  if (row >= rows) return {chunk_bits_ + (row >> chunk_bits_), row & (rows - 1)};
-  if (row == 0) return {0, 0};
-  size_t chunk = size_t(std::bit_width(row));
-  return {chunk, row - (1u << (chunk - 1))};
+RowTable::Memory::~Memory() {
+  if (!data_) return;
+  explicit_bzero(data_, bytes_);  // freed memory must not keep what was deleted
+  std::free(data_);
 }
 
-uint32_t RowTable::capacity(size_t chunk) const {
-  if (chunk == 0) return 1;
-  return 1u << std::min<size_t>(chunk - 1, chunk_bits_);
+RowTable::Memory::Memory(Memory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+RowTable::Memory& RowTable::Memory::operator=(Memory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
 }
 
-uint64_t RowTable::chunk_bytes(size_t chunk) const {
-  uint64_t row = sizeof(RowEntry) + (stride_ ? stride_ * sizeof(float) + sizeof(double) : 0);
-  return capacity(chunk) * row + sizeof(Chunk);
-}
-
-void RowTable::add_chunk() {
-  uint32_t rows = capacity(chunks_.size());
-  Chunk chunk{{nullptr, free_floats}, nullptr, std::make_unique<RowEntry[]>(rows)};
-  if (stride_) {
-    size_t bytes = (size_t{rows} * stride_ * sizeof(float) + cache_line - 1) / cache_line * cache_line;
-    auto* floats = static_cast<float*>(std::aligned_alloc(cache_line, bytes));
-    if (!floats) throw std::bad_alloc();
-    std::memset(floats, 0, bytes);  // padding is part of every sum
-    chunk.vectors.reset(floats);
-    chunk.norms = std::make_unique<double[]>(rows);
+RowTable::RowTable(Coder* coder)
+    : coder_(coder), stride_(coder ? coder->padded() : 0), shape_(coder ? coder->shape() : CodeShape{}) {
+  size_t row_bytes = sizeof(RowEntry);
+  if (coder_) {
+    row_bytes += stride_ * sizeof(float) + sizeof(double) + shape_.group_bytes() / rows_a_group + shape_.low_bytes() +
+                 sizeof(CodeBounds);
   }
-  bytes_ += chunk_bytes(chunks_.size());
-  chunks_.push_back(std::move(chunk));
+  auto rows = uint32_t(std::min<size_t>((huge_page - 6 * cache_line) / row_bytes, most_rows_a_chunk));
+  rows_a_chunk_ = std::max(rows / rows_a_block, 1u) * rows_a_block;
+}
+
+RowTable::~RowTable() = default;
+
+RowTable::Chunk RowTable::make_chunk(uint32_t capacity) const {
+  bool coded = coder_ && capacity >= fewest_coded_rows;
+  size_t at = 0;
+  auto part = [&](size_t bytes) { return std::exchange(at, at + rounded(bytes, cache_line)); };
+  size_t groups = part(coded ? capacity / rows_a_group * shape_.group_bytes() : 0);
+  size_t low = part(coded ? capacity * shape_.low_bytes() : 0);
+  size_t bounds = part(coded ? capacity * sizeof(CodeBounds) : 0);
+  size_t vectors = part(size_t{capacity} * stride_ * sizeof(float));
+  size_t norms = part(coder_ ? capacity * sizeof(double) : 0);
+  size_t entries = part(capacity * sizeof(RowEntry));
+  Chunk chunk;
+  chunk.memory = Memory(at);
+  chunk.capacity = capacity;
+  std::byte* start = chunk.memory.data();
+  chunk.entries = reinterpret_cast<RowEntry*>(start + entries);
+  std::uninitialized_default_construct_n(chunk.entries, capacity);
+  if (coder_) {
+    chunk.vectors = reinterpret_cast<float*>(start + vectors);
+    chunk.norms = reinterpret_cast<double*>(start + norms);
+  }
+  if (coded) {
+    chunk.coding = coder_->coding();
+    chunk.groups = reinterpret_cast<uint8_t*>(start + groups);
+    chunk.low = reinterpret_cast<uint8_t*>(start + low);
+    chunk.bounds = reinterpret_cast<CodeBounds*>(start + bounds);
+  }
+  return chunk;
+}
+
+// How many rows the chunk should have room for, to hold `rows`.
+uint32_t RowTable::capacity_for(size_t chunk, uint32_t rows) const {
+  uint64_t before = uint64_t{rows_a_chunk_} * chunk;
+  if (before == 0 && rows < fewest_coded_rows) {
+    uint32_t wanted = rows + rows / 4;
+    return wanted < fewest_coded_rows ? wanted : fewest_coded_rows;
+  }
+  uint64_t step = std::max<uint64_t>((before + rows) / 8, rows_a_group);
+  return uint32_t(std::min<uint64_t>(rounded(rows - 1 + step, rows_a_group), rows_a_chunk_));
+}
+
+uint32_t RowTable::rows_of(size_t chunk) const {
+  return std::min(size_ - uint32_t(chunk) * rows_a_chunk_, rows_a_chunk_);
+}
+
+void RowTable::resize_last(uint32_t capacity) {
+  Chunk& old = chunks_.back();
+  uint32_t rows = rows_of(chunks_.size() - 1);
+  Chunk chunk = make_chunk(capacity);
+  if (chunk.coding && old.coding) {
+    chunk.coding = old.coding;
+    chunk.reach = old.reach;
+    size_t groups = (rows + rows_a_group - 1) / rows_a_group;
+    std::memcpy(chunk.groups, old.groups, groups * shape_.group_bytes());
+    std::memcpy(chunk.low, old.low, rows * shape_.low_bytes());
+    std::memcpy(chunk.bounds, old.bounds, rows * sizeof(CodeBounds));
+  }
+  if (coder_) {
+    std::memcpy(chunk.vectors, old.vectors, size_t{rows} * stride_ * sizeof(float));
+    std::memcpy(chunk.norms, old.norms, rows * sizeof(double));
+  }
+  std::copy_n(old.entries, rows, chunk.entries);
+  if (chunk.coding && !old.coding) {
+    for (uint32_t row = 0; row < rows; ++row) encode(chunk, row);
+  }
+  bytes_ += chunk.memory.size();
+  bytes_ -= old.memory.size();
+  old = std::move(chunk);
 }
 
 uint32_t RowTable::append(const RowEntry& entry, std::span<const float> vector) {
-  Place at = place(size_);
-  if (at.chunk == chunks_.size()) add_chunk();
-  chunks_[at.chunk].entries[at.offset] = entry;
-  uint32_t row = size_++;
-  if (stride_) set_vector(row, vector);
-  return row;
-}
-
-void RowTable::set_vector(uint32_t row, std::span<const float> vector) {
-  Place at = place(row);
-  Chunk& chunk = chunks_[at.chunk];
-  std::memcpy(chunk.vectors.get() + size_t{at.offset} * stride_, vector.data(), dimension_ * sizeof(float));
-  chunk.norms[at.offset] = canonical_norm(vector.first(dimension_));
+  size_t index = size_ / rows_a_chunk_;
+  uint32_t row = size_ % rows_a_chunk_;
+  if (index == chunks_.size()) {
+    chunks_.push_back(make_chunk(capacity_for(index, 1)));
+    bytes_ += chunks_.back().memory.size();
+  } else if (row == chunks_[index].capacity) {
+    resize_last(capacity_for(index, row + 1));
+  }
+  Chunk& chunk = chunks_[index];
+  chunk.entries[row] = entry;
+  if (coder_) {
+    std::memcpy(chunk.vectors + size_t{row} * stride_, vector.data(), coder_->dimension() * sizeof(float));
+    chunk.norms[row] = canonical_norm(vector.first(coder_->dimension()));
+    if (chunk.coding) encode(chunk, row);
+  }
+  return size_++;
 }
 
 void RowTable::remove(uint32_t row) {
-  Place hole = place(row);
-  Place last = place(size_ - 1);
-  if (row != size_ - 1) {
-    Chunk& to = chunks_[hole.chunk];
-    Chunk& from = chunks_[last.chunk];
-    to.entries[hole.offset] = from.entries[last.offset];
-    if (stride_) {
-      std::memcpy(to.vectors.get() + size_t{hole.offset} * stride_, from.vectors.get() + size_t{last.offset} * stride_,
-                  stride_ * sizeof(float));
-      to.norms[hole.offset] = from.norms[last.offset];
-    }
-  }
-  clear(last);
+  Chunk& to = chunks_[row / rows_a_chunk_];
+  Chunk& from = chunks_.back();
+  uint32_t last = rows_of(chunks_.size() - 1) - 1;
+  if (row != size_ - 1) copy_row(to, row % rows_a_chunk_, from, last);
+  clear_row(from, last);
   --size_;
-  if (last.offset == 0) {
-    bytes_ -= chunk_bytes(chunks_.size() - 1);
+  if (last == 0) {
+    bytes_ -= from.memory.size();
     chunks_.pop_back();
+    return;
   }
+  uint32_t wanted = capacity_for(chunks_.size() - 1, last);
+  if (wanted + wanted / 2 + rows_a_group < from.capacity) resize_last(wanted);
 }
 
-void RowTable::clear(Place at) {
-  Chunk& chunk = chunks_[at.chunk];
-  chunk.entries[at.offset] = RowEntry{};
-  if (!stride_) return;
-  explicit_bzero(chunk.vectors.get() + size_t{at.offset} * stride_, stride_ * sizeof(float));
-  chunk.norms[at.offset] = 0;
+void RowTable::copy_row(Chunk& to, uint32_t to_row, const Chunk& from, uint32_t from_row) {
+  to.entries[to_row] = from.entries[from_row];
+  if (!coder_) return;
+  std::memcpy(to.vectors + size_t{to_row} * stride_, from.vectors + size_t{from_row} * stride_,
+              stride_ * sizeof(float));
+  to.norms[to_row] = from.norms[from_row];
+  if (to.coding) encode(to, to_row);
 }
 
-RowEntry& RowTable::entry(uint32_t row) {
-  Place at = place(row);
-  return chunks_[at.chunk].entries[at.offset];
+void RowTable::clear_row(Chunk& chunk, uint32_t row) {
+  chunk.entries[row] = RowEntry{};
+  if (!coder_) return;
+  explicit_bzero(chunk.vectors + size_t{row} * stride_, stride_ * sizeof(float));
+  chunk.norms[row] = 0;
+  if (!chunk.coding) return;
+  CodePlace place = code_place(chunk, row);
+  for (uint32_t quad = 0; quad < shape_.quads; ++quad) {
+    std::memset(place.group + (size_t{quad} * rows_a_group + place.row_of_group) * 4, 0, 4);
+  }
+  auto* columns = reinterpret_cast<float*>(place.group + shape_.columns_at()) + place.row_of_group;
+  for (uint32_t column = 0; column < (shape_.squares ? 3 : 2); ++column) columns[column * rows_a_group] = 0;
+  std::memset(place.low, 0, shape_.low_bytes());
+  *place.bounds = {};
 }
+
+CodePlace RowTable::code_place(const Chunk& chunk, uint32_t row) const {
+  return {chunk.groups + row / rows_a_group * shape_.group_bytes(), row % rows_a_group,
+          chunk.low + row * shape_.low_bytes(), chunk.bounds + row};
+}
+
+void RowTable::encode(Chunk& chunk, uint32_t row) {
+  coder_->encode(*chunk.coding, chunk.vectors + size_t{row} * stride_, chunk.norms[row], code_place(chunk, row),
+                 chunk.reach);
+}
+
+uint32_t RowTable::recode(size_t index) {
+  Chunk& chunk = chunks_[index];
+  if (!chunk.coding || chunk.coding == coder_->coding()) return 0;
+  chunk.coding = coder_->coding();
+  chunk.reach = 0;
+  uint32_t rows = rows_of(index);
+  for (uint32_t row = 0; row < rows; ++row) encode(chunk, row);
+  return rows;
+}
+
+RowEntry& RowTable::entry(uint32_t row) { return chunks_[row / rows_a_chunk_].entries[row % rows_a_chunk_]; }
 
 const RowEntry& RowTable::entry(uint32_t row) const {
-  Place at = place(row);
-  return chunks_[at.chunk].entries[at.offset];
+  return chunks_[row / rows_a_chunk_].entries[row % rows_a_chunk_];
 }
 
 const float* RowTable::vector(uint32_t row) const {
-  if (!stride_) return nullptr;
-  Place at = place(row);
-  return chunks_[at.chunk].vectors.get() + size_t{at.offset} * stride_;
+  if (!coder_) return nullptr;
+  return chunks_[row / rows_a_chunk_].vectors + size_t{row % rows_a_chunk_} * stride_;
 }
 
-RowTable::Run RowTable::run(size_t chunk) const {
+RowBlock RowTable::block(uint32_t row) const {
+  return {vector(row), chunks_[row / rows_a_chunk_].norms + row % rows_a_chunk_, stride_, 1};
+}
+
+RowTable::Run RowTable::run(size_t index) const {
+  const Chunk& chunk = chunks_[index];
   Run run;
-  run.first = chunk == 0 ? 0 : chunk <= chunk_bits_ ? 1u << (chunk - 1) : uint32_t(chunk - chunk_bits_) << chunk_bits_;
-  run.count = std::min(size_ - run.first, capacity(chunk));
-  run.entries = chunks_[chunk].entries.get();
-  if (stride_) run.block = {chunks_[chunk].vectors.get(), chunks_[chunk].norms.get(), stride_, run.count};
+  run.first = uint32_t(index) * rows_a_chunk_;
+  run.count = rows_of(index);
+  run.entries = chunk.entries;
+  if (coder_) run.block = {chunk.vectors, chunk.norms, stride_, run.count};
+  run.coding = chunk.coding.get();
+  run.groups = chunk.groups;
+  run.low = chunk.low;
+  run.bounds = chunk.bounds;
+  run.reach = chunk.reach;
   return run;
 }
 

@@ -1,11 +1,14 @@
-// Rows of one namespace, dense: what a search reads lies together, in chunks that never move.
+// Rows of one namespace, dense: what a search reads lies together, in chunks of at most 2 MiB.
 //
-// Chunk 0 holds row 0, chunk c the rows [2^(c-1), 2^c), until a chunk holds 2^chunk_bits_ rows; from there on all are
-// of that size. So a namespace of one row costs little, one of millions lies in large runs, and growth copies nothing.
-// Each chunk holds float32[rows][stride] vectors, float64[rows] norms and RowEntry[rows]. A removed row is overwritten
-// by the last one; the place that the last one leaves is zeroed and an empty chunk given back.
+// All chunks but the last are full. The last one grows by an eighth of the table at a time, so that thousands of small
+// namespaces take little more memory than one large one. Each chunk is one piece of memory: codes (compute/codes.h),
+// vectors, norms, entries. A removed row is overwritten by the last one; the place that the last one leaves is zeroed.
+// Rows move only while the index is changed, never under a read.
+//
+// A chunk of fewer than 32 rows has no codes: scoring so few is faster than ruling them out.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -13,6 +16,7 @@
 
 #include "compute/device.h"
 #include "engine/arena.h"
+#include "engine/coding.h"
 
 namespace kalos {
 
@@ -28,7 +32,7 @@ struct RowEntry {
 
 class RowTable {
  public:
-  explicit RowTable(uint32_t dimension);  // 0: rows without vectors
+  explicit RowTable(Coder* coder);  // null: rows without vectors
   ~RowTable();
   RowTable(const RowTable&) = delete;
   RowTable& operator=(const RowTable&) = delete;
@@ -37,13 +41,13 @@ class RowTable {
   uint64_t bytes() const { return bytes_; }
 
   uint32_t append(const RowEntry& entry, std::span<const float> vector);
-  void set_vector(uint32_t row, std::span<const float> vector);
   // The last row takes its place.
   void remove(uint32_t row);
 
   RowEntry& entry(uint32_t row);
   const RowEntry& entry(uint32_t row) const;
   const float* vector(uint32_t row) const;  // null in a table without vectors
+  RowBlock block(uint32_t row) const;       // of this row alone
 
   // A run of consecutive rows: rows [first, first + count).
   struct Run {
@@ -51,30 +55,63 @@ class RowTable {
     const RowEntry* entries = nullptr;
     uint32_t first = 0;
     uint32_t count = 0;
+    // Where the rows have codes, else null.
+    const Coding* coding = nullptr;
+    const uint8_t* groups = nullptr;
+    const uint8_t* low = nullptr;
+    const CodeBounds* bounds = nullptr;
+    float reach = 0;
   };
   size_t run_count() const { return chunks_.size(); }
   Run run(size_t chunk) const;
 
+  // Codes the rows of a run anew if they were coded by another coding than the coder's present one. The number of rows
+  // coded.
+  uint32_t recode(size_t chunk);
+
  private:
+  // Owned memory, zeroed when it is made and overwritten when it goes.
+  class Memory {
+   public:
+    Memory() = default;
+    explicit Memory(size_t bytes);
+    ~Memory();
+    Memory(Memory&& other) noexcept;
+    Memory& operator=(Memory&& other) noexcept;
+    std::byte* data() const { return data_; }
+    size_t size() const { return bytes_; }
+
+   private:
+    std::byte* data_ = nullptr;
+    size_t bytes_ = 0;
+  };
   struct Chunk {
-    std::unique_ptr<float, void (*)(float*)> vectors;
-    std::unique_ptr<double[]> norms;
-    std::unique_ptr<RowEntry[]> entries;
-  };
-  struct Place {
-    size_t chunk;
-    uint32_t offset;
+    Memory memory;
+    uint32_t capacity = 0;
+    float reach = 0;
+    std::shared_ptr<const Coding> coding;  // null: no codes
+    // Within memory.
+    uint8_t* groups = nullptr;
+    uint8_t* low = nullptr;
+    CodeBounds* bounds = nullptr;
+    float* vectors = nullptr;
+    double* norms = nullptr;
+    RowEntry* entries = nullptr;
   };
 
-  Place place(uint32_t row) const;
-  uint32_t capacity(size_t chunk) const;
-  uint64_t chunk_bytes(size_t chunk) const;
-  void add_chunk();
-  void clear(Place at);
+  Chunk make_chunk(uint32_t capacity) const;
+  uint32_t capacity_for(size_t chunk, uint32_t rows) const;
+  uint32_t rows_of(size_t chunk) const;
+  void resize_last(uint32_t capacity);
+  void encode(Chunk& chunk, uint32_t row);
+  CodePlace code_place(const Chunk& chunk, uint32_t row) const;
+  void copy_row(Chunk& to, uint32_t to_row, const Chunk& from, uint32_t from_row);
+  void clear_row(Chunk& chunk, uint32_t row);
 
-  uint32_t dimension_;
+  Coder* coder_;
   uint32_t stride_;
-  uint32_t chunk_bits_;  // the largest chunks hold 1 << chunk_bits_ rows
+  CodeShape shape_;
+  uint32_t rows_a_chunk_;
   uint32_t size_ = 0;
   uint64_t bytes_ = 0;
   std::vector<Chunk> chunks_;

@@ -1,9 +1,5 @@
-// Vector search: one walk over the rows of a scope serves every query that means them.
-//
-// The walk goes block by block (64 rows, so that a block stays in the cache while all queries pass over it). Scores
-// come from the device; a row is asked for its metadata only if its score would enter the list of some query, which
-// changes no answer (filtering is still before the top k) but spares most of the parsing. Order: score, then row
-// sequence, lower first.
+// Vector search: requests are checked, walked together (engine/walk.h), and answered. Order: score, then row sequence,
+// lower first.
 #pragma once
 
 #include <span>

@@ -27,7 +27,7 @@ class CpuDevice : public Device {
   }
 
  private:
-  const Kernels& kernels_ = best_kernels();
+  const CanonicalKernels kernels_ = best_kernels().canonical;
 };
 
 }  // namespace

@@ -1,21 +1,50 @@
-// The inner sums of the canonical arithmetic: one table of functions for each instruction set, all bit-identical.
+// The inner loops, one table of functions for each instruction set. All give the same bits.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+
+#include "compute/codes.h"
 
 namespace kalos {
 
+// Sums of the canonical arithmetic (compute/cpu/portable/canonical.h).
 // rows: float32[count][stride]; query: float64[stride]; stride is a multiple of 8; sums: float64[count].
-struct Kernels {
-  const char* name;
+struct CanonicalKernels {
   // sum of x * q
   void (*dot)(const float* rows, size_t stride, size_t count, const double* query, double* sums);
   // sum of (x - q)^2, by fma
   void (*squared_distance)(const float* rows, size_t stride, size_t count, const double* query, double* sums);
 };
 
+// Scans over codes (compute/codes.h).
+struct CodeKernels {
+  // Bit i of the result: row i of the 1 to 4 groups passes. sums: int32[16 * group_count], S of each row.
+  uint64_t (*scan_similarity)(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
+                              const SimilarityTest& test, int32_t* sums);
+  uint64_t (*scan_distance)(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
+                            const DistanceTest& test, int32_t* sums);
+  // query . (low nibbles of one row), from its low plane
+  int32_t (*low_sum)(const uint8_t* low, const CodeQuery& query);
+};
+
+struct Kernels {
+  const char* name;
+  CanonicalKernels canonical;
+  CodeKernels codes;
+};
+
 const Kernels& portable_kernels();
-const Kernels* avx2_kernels();  // null where the CPU or the build has none
+// Null where the CPU or the build has none.
+const Kernels* avx2_kernels();
+const Kernels* avx512_kernels();
 const Kernels& best_kernels();
+
+// Parts of the tables that another instruction set takes over.
+CanonicalKernels portable_canonical_kernels();
+CodeKernels portable_code_kernels();
+CanonicalKernels avx2_canonical_kernels();
+CodeKernels avx2_code_kernels();
+CodeKernels avx512_code_kernels();
 
 }  // namespace kalos

@@ -1,10 +1,10 @@
 // The canonical sums (compute/cpu/portable/canonical.h) with AVX2 and FMA: the 32 partial sums are eight registers of
 // four.
-#include "compute/cpu/kernels.h"
-
 #if defined(__x86_64__)
 
 #include <immintrin.h>
+
+#include "compute/cpu/kernels.h"
 
 #define KALOS_AVX2 __attribute__((target("avx2,fma")))
 
@@ -76,18 +76,8 @@ KALOS_AVX2 void squared_distance(const float* rows, size_t stride, size_t count,
 
 }  // namespace
 
-const Kernels* avx2_kernels() {
-  static const Kernels kernels{"avx2", dot, squared_distance};
-  static const bool supported = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  return supported ? &kernels : nullptr;
-}
+CanonicalKernels avx2_canonical_kernels() { return {dot, squared_distance}; }
 
-}  // namespace kalos
-
-#else
-
-namespace kalos {
-const Kernels* avx2_kernels() { return nullptr; }
 }  // namespace kalos
 
 #endif

@@ -44,15 +44,7 @@ void squared_distance(const float* rows, size_t stride, size_t count, const doub
 
 }  // namespace
 
-const Kernels& portable_kernels() {
-  static const Kernels kernels{"portable", dot, squared_distance};
-  return kernels;
-}
-
-const Kernels& best_kernels() {
-  static const Kernels* const kernels = avx2_kernels() ? avx2_kernels() : &portable_kernels();
-  return *kernels;
-}
+CanonicalKernels portable_canonical_kernels() { return {dot, squared_distance}; }
 
 PreparedQuery prepare_query(std::span<const float> query) {
   PreparedQuery prepared;
@@ -72,7 +64,7 @@ double canonical_score(kalos_metric metric, std::span<const float> query, std::s
   PreparedQuery prepared = prepare_query(query);
   std::vector<float> padded(prepared.components.size());
   std::copy(vector.begin(), vector.end(), padded.begin());
-  const Kernels& kernels = portable_kernels();
+  const CanonicalKernels kernels = portable_canonical_kernels();
   double sum = 0;
   if (metric == KALOS_METRIC_L2) {
     kernels.squared_distance(padded.data(), padded.size(), 1, prepared.components.data(), &sum);

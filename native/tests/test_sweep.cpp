@@ -1,0 +1,283 @@
+// Searches over codes answer what a brute force answers: same rows, same order, same bits. And the bounds that they rest
+// on hold for every single row.
+#include "engine/sweep.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+
+#include "check.h"
+#include "compute/cpu/portable/canonical.h"
+#include "engine_fixture.h"
+#include "vector_families.h"
+
+using namespace fixture;
+using families::Random;
+using families::Vector;
+
+namespace {
+
+const kalos_metric metrics[] = {KALOS_METRIC_COSINE, KALOS_METRIC_DOT, KALOS_METRIC_L2};
+
+double key_of(kalos_metric metric, const Vector& query, const Vector& row) {
+  double score = canonical_score(metric, query, row);
+  return metric == KALOS_METRIC_L2 ? -score : score;
+}
+
+// The seed of random cases; KALOS_TEST_SEED gives another.
+uint64_t seed() {
+  const char* given = std::getenv("KALOS_TEST_SEED");
+  return given ? std::strtoull(given, nullptr, 10) : 20261201;
+}
+
+// Queries worth asking of these rows: one like them, one of them, its opposite, one unlike them, nothing.
+std::vector<Vector> queries_for(Random& random, const families::Family& family, const std::vector<Vector>& rows,
+                                size_t d) {
+  Vector opposite = rows[random() % rows.size()];
+  for (float& x : opposite) x = -x;
+  return {family.make(random, 1, d)[0], rows[random() % rows.size()], opposite, families::gaussian(random, d),
+          Vector(d)};
+}
+
+struct Expected {
+  double key;
+  size_t place;
+};
+
+std::vector<Expected> brute_force(kalos_metric metric, const Vector& query, const std::vector<Vector>& rows,
+                                  const std::vector<bool>& there, size_t k) {
+  std::vector<Expected> all;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (there[i]) all.push_back({key_of(metric, query, rows[i]), i});
+  }
+  std::sort(all.begin(), all.end(), [](const Expected& a, const Expected& b) {
+    return a.key > b.key || (a.key == b.key && a.place < b.place);
+  });
+  all.resize(std::min(k, all.size()));
+  return all;
+}
+
+bool same(kalos_metric metric, const std::vector<Expected>& expected, const std::vector<DecodedHit>& hits) {
+  if (expected.size() != hits.size()) return false;
+  for (size_t i = 0; i < hits.size(); ++i) {
+    double score = metric == KALOS_METRIC_L2 ? -expected[i].key : expected[i].key;
+    if (hits[i].id != std::to_string(expected[i].place) || hits[i].score != score) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST(every_search_answers_what_a_brute_force_answers) {
+  Random random(seed());
+  int wrong = 0, searches = 0;
+  for (const auto& family : families::all()) {
+    for (kalos_metric metric : metrics) {
+      for (size_t d : {size_t{1}, size_t{3}, size_t{8}, size_t{33}, size_t{100}}) {
+        size_t n = 33 + random() % 500;
+        Fixture store(uint32_t(d), metric);
+        auto rows = family.make(random, n, d);
+        std::vector<bool> there(n, true);
+        for (size_t i = 0; i < n; ++i) store.put({std::to_string(i), rows[i], {}, {}, {}});
+        for (int round = 0; round < 2; ++round) {
+          for (const Vector& query : queries_for(random, family, rows, d)) {
+            for (size_t k : {size_t{1}, size_t{10}, 1 + random() % 1024}) {
+              ++searches;
+              if (same(metric, brute_force(metric, query, rows, there, k), store.group(search_for(query, uint32_t(k)))))
+                continue;
+              if (wrong++ < 5)
+                std::cerr << family.name << ", metric " << metric << ", d " << d << ", n " << n << ", k " << k << "\n";
+            }
+          }
+          for (size_t i = 0; i < n / 3; ++i) {
+            size_t gone = random() % n;
+            if (there[gone]) store.remove("", std::to_string(gone));
+            there[gone] = false;
+          }
+        }
+      }
+    }
+  }
+  std::cout << searches << " searches\n";
+  CHECK_EQ(0, wrong);
+}
+
+TEST(wide_vectors_overflow_no_sum) {
+  Random random(seed());
+  int wrong = 0;
+  for (size_t d : {size_t{768}, size_t{8192}}) {
+    for (kalos_metric metric : metrics) {
+      for (const auto& family : families::all()) {
+        if (d == 8192 && family.name != "random" && family.name.find("all signs") == std::string::npos) continue;
+        Fixture store{uint32_t(d), metric};
+        auto rows = family.make(random, 80, d);
+        for (size_t i = 0; i < rows.size(); ++i) store.put({std::to_string(i), rows[i], {}, {}, {}});
+        for (const Vector& query : queries_for(random, family, rows, d)) {
+          if (same(metric, brute_force(metric, query, rows, std::vector<bool>(80, true), 10),
+                   store.group(search_for(query, 10))))
+            continue;
+          if (wrong++ < 5) std::cerr << family.name << ", metric " << metric << ", d " << d << "\n";
+        }
+      }
+    }
+  }
+  CHECK_EQ(0, wrong);
+}
+
+TEST(thousands_of_equal_rows_come_in_the_order_of_insertion) {
+  for (kalos_metric metric : metrics) {
+    Fixture store(16, metric);
+    std::vector<Vector> rows(40000, Vector(16, 0.25f));
+    rows[39990] = Vector(16, 0.5f);
+    rows[39990][3] = 0.75f;
+    for (size_t i = 0; i < rows.size(); ++i) store.put({std::to_string(i), rows[i], {}, {}, {}});
+    Vector query(16, 1.0f);
+    std::vector<bool> there(rows.size(), true);
+    for (uint32_t k : {1u, 10u, 1000u}) {
+      CHECK(same(metric, brute_force(metric, query, rows, there, k), store.group(search_for(query, k))));
+    }
+  }
+}
+
+TEST(bounds_hold_for_every_row) {
+  Random random(seed() + 1);
+  auto device = make_cpu_device();
+  int outside = 0, held_back = 0, checked = 0;
+  for (const auto& family : families::all()) {
+    for (kalos_metric metric : metrics) {
+      for (size_t d : {size_t{1}, size_t{7}, size_t{40}, size_t{384}}) {
+        Coder coder(uint32_t(d), metric);
+        auto rows = family.make(random, 200, d);
+        RowTable table(&coder);
+        std::vector<Coder::SampleRow> sample;
+        for (int learned = 0; learned < 2; ++learned) {
+          for (size_t i = table.size(); i < 200; ++i) table.append({}, rows[i]);
+          if (learned) {
+            for (uint32_t i = 0; i < table.size(); i += 3) {
+              sample.push_back({table.vector(i), table.block(i).norms[0]});
+            }
+            coder.learn(sample);
+            for (size_t run = 0; run < table.run_count(); ++run) table.recode(run);
+          }
+          for (const Vector& query : queries_for(random, family, rows, d)) {
+            PreparedQuery prepared = prepare_query(query);
+            if (!CodedQuery::can_be_bounded(metric, prepared)) continue;
+            for (size_t chunk = 0; chunk < table.run_count(); ++chunk) {
+              RowTable::Run run = table.run(chunk);
+              CodedQuery coded(coder, *run.coding, prepared);
+              const CodeQuery& code_query = coded.code_query();
+              for (uint32_t at = 0; at < run.count; ++at) {
+                double key = key_of(metric, query, rows[run.first + at]);
+                const uint8_t* group = run.groups + at / rows_a_group * code_query.shape.group_bytes();
+                int32_t sums[rows_a_group];
+                for (const Kernels* kernels : {&portable_kernels(), avx2_kernels(), avx512_kernels()}) {
+                  if (!kernels) continue;
+                  // The threshold is the row's own key: it has to pass.
+                  uint64_t passed = metric == KALOS_METRIC_L2
+                                        ? kernels->codes.scan_distance(group, 1, code_query,
+                                                                       coded.distance_test(key, run.reach), sums)
+                                        : kernels->codes.scan_similarity(group, 1, code_query,
+                                                                         coded.similarity_test(key, run.reach), sums);
+                  held_back += !(passed >> at % rows_a_group & 1);
+                }
+                int32_t low = portable_kernels().codes.low_sum(run.low + at * code_query.shape.low_bytes(), code_query);
+                auto range = coded.range(sums[at % rows_a_group], low, run.bounds[at]);
+                outside += !(range.lower <= key && key <= range.upper);
+                ++checked;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  std::cout << checked << " bounds\n";
+  CHECK_EQ(0, outside);
+  CHECK_EQ(0, held_back);
+}
+
+TEST(all_kernels_find_the_same) {
+  Random random(seed() + 2);
+  for (uint32_t d : {1u, 8u, 40u, 64u, 100u, 384u, 1000u, 8192u}) {
+    for (kalos_metric metric : {KALOS_METRIC_COSINE, KALOS_METRIC_L2}) {
+      CodeShape shape{padded_dimension(d) / 8, metric == KALOS_METRIC_L2};
+      std::vector<uint8_t> groups(4 * shape.group_bytes()), low(shape.low_bytes());
+      for (auto& byte : groups) byte = uint8_t(random());
+      for (auto& byte : low) byte = uint8_t(random());
+      std::uniform_real_distribution<float> any(0, 1);
+      for (size_t g = 0; g < 4; ++g) {
+        auto* columns = reinterpret_cast<float*>(groups.data() + g * shape.group_bytes() + shape.columns_at());
+        for (uint32_t i = 0; i < (shape.squares ? 3 : 2) * rows_a_group; ++i) columns[i] = any(random);
+      }
+      std::vector<int8_t> halves(shape.low_bytes() * 2);
+      for (bool extreme : {false, true}) {
+        int32_t sum = 0;
+        for (auto& half : halves) {
+          half = extreme ? int8_t(127) : int8_t(int(random() % 255) - 127);
+          sum += half;
+        }
+        if (extreme) std::fill(groups.begin(), groups.begin() + std::ptrdiff_t(shape.columns_at()), uint8_t{255});
+        CodeQuery query{shape, halves.data(), halves.data() + shape.low_bytes(), sum};
+        int32_t expected_sums[rows_a_block] = {}, sums[rows_a_block] = {};
+        const CodeKernels& portable = portable_kernels().codes;
+        for (uint32_t count = 1; count <= 4; ++count) {
+          SimilarityTest similarity{0.01f / float(d), 0.5f, 0.1f};
+          DistanceTest distance{0.5f, 0.9f, 0.01f / float(d), 0.3f};
+          uint64_t near = shape.squares
+                              ? portable.scan_distance(groups.data(), count, query, distance, expected_sums)
+                              : portable.scan_similarity(groups.data(), count, query, similarity, expected_sums);
+          for (const Kernels* kernels : {avx2_kernels(), avx512_kernels()}) {
+            if (!kernels) continue;
+            uint64_t found = shape.squares
+                                 ? kernels->codes.scan_distance(groups.data(), count, query, distance, sums)
+                                 : kernels->codes.scan_similarity(groups.data(), count, query, similarity, sums);
+            CHECK_EQ(near, found);
+            CHECK(std::equal(sums, sums + count * rows_a_group, expected_sums));
+            CHECK_EQ(portable.low_sum(low.data(), query), kernels->codes.low_sum(low.data(), query));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(bounds_are_tight_enough_to_be_worth_having) {
+  // 5,000 rows of 384 dimensions: fewer than 1 in 20 may need its low plane, fewer than 100 their vectors.
+  Random random(seed() + 3);
+  for (kalos_metric metric : metrics) {
+    Coder coder(384, metric);
+    auto device = make_cpu_device();
+    std::vector<Vector> rows;
+    Vector common = families::gaussian(random, 384, 1);
+    auto topics = families::each(40, [&](size_t) { return families::gaussian(random, 384, 1); });
+    for (size_t i = 0; i < 5000; ++i) {
+      rows.push_back(families::plus(families::plus(families::gaussian(random, 384, 0.7), topics[i % 40]), common));
+    }
+    Namespace owner("", coder);
+    std::vector<Coder::SampleRow> sample;
+    RowTable table(&coder);
+    for (auto& row : rows) table.append({}, row);
+    for (uint32_t i = 0; i < table.size(); i += 5) sample.push_back({table.vector(i), table.block(i).norms[0]});
+    coder.learn(sample);
+    for (size_t run = 0; run < table.run_count(); ++run) table.recode(run);
+    PreparedQuery query = prepare_query(families::plus(families::gaussian(random, 384, 0.7), topics[3]));
+    Sweep sweep(*device, coder, query, 10, -INFINITY);
+    uint64_t survivors = 0;
+    for (size_t chunk = 0; chunk < table.run_count(); ++chunk) {
+      RowTable::Run run = table.run(chunk);
+      for (uint32_t at = 0; at < run.count; at += rows_a_block) {
+        sweep.scan(owner, run, at, std::min(rows_a_block, run.count - at), ~uint64_t{0}, [&](uint32_t) {
+          ++survivors;
+          return true;
+        });
+      }
+    }
+    std::cout << "metric " << metric << ": " << sweep.counts().narrowed << " of 5000 narrowed, " << survivors
+              << " survived\n";
+    CHECK(sweep.counts().narrowed < 1500);
+    CHECK(survivors < 300);
+  }
+}
+
+TEST_MAIN
