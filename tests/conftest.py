@@ -1,4 +1,4 @@
-"""Shared fixtures: sidecars in temporary directories, collections in them, and the check that nothing stays behind."""
+"""Shared fixtures: sidecars in temporary directories, collections in them, and the checks that nothing stays behind."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
-# Before anything is imported: no test reaches a real data directory, nor the network.
+# Before anything is imported: no test reaches a real data directory, nor the network, and a kalosd that outlives its
+# session (which somebody killed) ends by itself.
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["KALOS_IDLE_S"] = "30"
 os.environ.pop("KALOS_SOCKET", None)
 os.environ["KALOS_DATA_DIR"] = str(Path(tempfile.gettempdir()) / "kalos-tests-must-not-use-the-default")
 
@@ -40,6 +42,20 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 30.0
     while not condition():
         assert time.monotonic() < end, f"waited {seconds} s in vain until {what}"
         time.sleep(0.005)
+
+
+def kalosd_left(*places: str | os.PathLike[str]) -> dict[int, str]:
+    """Processes that serve a data directory below one of these places: pid -> data directory."""
+    below = tuple(os.path.join(os.path.realpath(place), "") for place in places)
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = path.read_bytes().decode(errors="replace").split("\0")
+            if "--data-dir" in words[:-1]:
+                data_dir = words[words.index("--data-dir") + 1]
+                if os.path.join(os.path.realpath(data_dir), "").startswith(below):
+                    found[int(path.parent.name)] = data_dir
+    return found
 
 
 def skip_under_sanitizers(kalosd: str) -> None:
@@ -81,6 +97,23 @@ def nothing_left_in_dev_shm() -> Iterator[None]:
         time.sleep(0.1)
         left &= names_in_dev_shm()
     assert not left, f"left in /dev/shm: {sorted(left)}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_kalosd_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Promise: whatever was killed, no kalosd of this session runs afterwards, but one whose end is under way. All data
+    directories lie in one place for that, or among pytest's own."""
+    mine = tempfile.mkdtemp(prefix="kalos-")
+    places = (tmp_path_factory.getbasetemp(), mine)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", mine)
+        patch.setattr(tempfile, "tempdir", mine)
+        yield
+    end = time.monotonic() + 10
+    while (left := kalosd_left(*places)) and time.monotonic() < end:
+        time.sleep(0.05)
+    shutil.rmtree(mine, ignore_errors=True)
+    assert not left, "left running: " + ", ".join(f"kalosd (pid {pid}) on {path}" for pid, path in left.items())
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import threading
 import time
 
 import pytest
-from conftest import wait_until
+from conftest import kalosd_left, wait_until
 
 import kalos_memory as kalos
 from kalos_memory import _abi, _sidecar
@@ -144,6 +144,18 @@ def test_an_idle_sidecar_ends_by_itself(data_dir, monkeypatch):
     wait_until(lambda: _sidecar.lock_holder(data_dir) is None, "the idle sidecar ends")
 
 
+def test_the_check_for_sidecars_that_are_left_sees_them(data_dir, tmp_path, sidecar_pid):
+    """What the end of the session looks for: those below a place, by whatever name the place is given."""
+    with kalos.connect(data_dir) as client:
+        link = tmp_path / "link"
+        link.symlink_to(os.path.dirname(data_dir))
+        for place in (data_dir, os.path.dirname(data_dir), link):
+            assert kalosd_left(place, tmp_path)[sidecar_pid(client)] == data_dir
+        assert kalosd_left(tmp_path, data_dir[:-1]) == {}
+    _sidecar.stop(data_dir)
+    wait_until(lambda: not kalosd_left(data_dir), "the process is gone")
+
+
 def runs(pid):
     """Is there such a process, other than a zombie?"""
     try:
@@ -243,7 +255,8 @@ def test_a_sidecar_of_another_version_that_somebody_started_by_hand_is_left_alon
 def test_another_user_is_refused_in_words(client, data_dir):
     """The same socket, another uid: words, not a hang and not an answer."""
     holder = _sidecar.lock_holder(data_dir)
-    os.chmod(data_dir, 0o755)
+    for path in (os.path.dirname(data_dir), data_dir):
+        os.chmod(path, 0o755)
     os.chmod(holder["socket"], 0o777)
     code = (
         "import os, sys, kalos_memory as k\n"
