@@ -171,16 +171,16 @@ TEST(bounds_hold_for_every_row) {
                 double key = key_of(metric, query, rows[run.first + at]);
                 const uint8_t* group = run.groups + at / rows_a_group * code_query.shape.group_bytes();
                 int32_t sums[rows_a_group];
+                float upper[rows_a_group];
                 for (const Kernels* kernels : {&portable_kernels(), avx2_kernels(), avx512_kernels()}) {
                   if (!kernels) continue;
-                  // The threshold is the row's own key: it has to pass.
-                  uint64_t passed = metric == KALOS_METRIC_L2
-                                        ? kernels->codes.scan_distance(group, 1, code_query,
-                                                                       coded.distance_test(key, run.reach), sums)
-                                        : kernels->codes.scan_similarity(group, 1, code_query,
-                                                                         coded.similarity_test(key, run.reach), sums);
-                  held_back += !(passed >> at % rows_a_group & 1);
+                  // With its own key as the threshold, the row has to pass.
+                  auto scan = metric == KALOS_METRIC_L2 ? kernels->codes.scan_distance : kernels->codes.scan_similarity;
+                  scan(group, 1, code_query, coded.terms(run.reach), ~uint64_t{0}, 0, upper, sums);
+                  held_back += !(upper[at % rows_a_group] >= CodedQuery::threshold(key));
                 }
+                const auto* columns = reinterpret_cast<const float*>(group + code_query.shape.columns_at());
+                outside += !(coded.lower(sums[at % rows_a_group], columns + at % rows_a_group, run.reach) <= key);
                 int32_t low = portable_kernels().codes.low_sum(run.low + at * code_query.shape.low_bytes(), code_query);
                 auto range = coded.range(sums[at % rows_a_group], low, run.bounds[at]);
                 outside += !(range.lower <= key && key <= range.upper);
@@ -219,22 +219,28 @@ TEST(all_kernels_find_the_same) {
         }
         if (extreme) std::fill(groups.begin(), groups.begin() + std::ptrdiff_t(shape.columns_at()), uint8_t{255});
         CodeQuery query{shape, halves.data(), halves.data() + shape.low_bytes(), sum};
-        int32_t expected_sums[rows_a_block] = {}, sums[rows_a_block] = {};
+        int32_t expected_sums[rows_a_block], sums[rows_a_block];
+        float expected_upper[rows_a_block], upper[rows_a_block];
         const CodeKernels& portable = portable_kernels().codes;
         for (uint32_t count = 1; count <= 4; ++count) {
-          SimilarityTest similarity{0.01f / float(d), 0.5f, 0.1f};
-          DistanceTest distance{0.5f, 0.9f, 0.01f / float(d), 0.3f};
-          uint64_t near = shape.squares
-                              ? portable.scan_distance(groups.data(), count, query, distance, expected_sums)
-                              : portable.scan_similarity(groups.data(), count, query, similarity, expected_sums);
+          BoundTerms terms{0.01f / float(d), 0.5f, -0.1f, 0.9f, 0.99f};
+          uint64_t among = random();
+          auto scan = [&](const CodeKernels& kernels, float* bounds, int32_t* found) {
+            auto kernel = shape.squares ? kernels.scan_distance : kernels.scan_similarity;
+            return kernel(groups.data(), count, query, terms, among, 0.1f, bounds, found);
+          };
+          uint32_t interesting = scan(portable, expected_upper, expected_sums);
           for (const Kernels* kernels : {avx2_kernels(), avx512_kernels()}) {
             if (!kernels) continue;
-            uint64_t found = shape.squares
-                                 ? kernels->codes.scan_distance(groups.data(), count, query, distance, sums)
-                                 : kernels->codes.scan_similarity(groups.data(), count, query, similarity, sums);
-            CHECK_EQ(near, found);
+            CHECK_EQ(interesting, scan(kernels->codes, upper, sums));
             CHECK(std::equal(sums, sums + count * rows_a_group, expected_sums));
+            CHECK(std::equal(upper, upper + count * rows_a_group, expected_upper));
             CHECK_EQ(portable.low_sum(low.data(), query), kernels->codes.low_sum(low.data(), query));
+            uint32_t places[rows_a_block], expected_places[rows_a_block];
+            uint32_t rows = count * rows_a_group - 3;
+            uint32_t many = portable.at_least(upper, rows, upper[5], expected_places);
+            CHECK_EQ(many, kernels->codes.at_least(upper, rows, upper[5], places));
+            CHECK(std::equal(places, places + many, expected_places));
           }
         }
       }
@@ -256,27 +262,29 @@ TEST(bounds_are_tight_enough_to_be_worth_having) {
     }
     Namespace owner("", coder);
     std::vector<Coder::SampleRow> sample;
-    RowTable table(&coder);
-    for (auto& row : rows) table.append({}, row);
+    Arena arena{TextBacking{}};
+    for (size_t i = 0; i < rows.size(); ++i) {
+      RowEntry entry;
+      entry.record = arena.add({std::to_string(i), {}, {}});
+      owner.add(entry, rows[i]);
+    }
+    const RowTable& table = owner.vectors();
     for (uint32_t i = 0; i < table.size(); i += 5) sample.push_back({table.vector(i), table.block(i).norms[0]});
     coder.learn(sample);
-    for (size_t run = 0; run < table.run_count(); ++run) table.recode(run);
+    for (size_t run = 0; run < table.run_count(); ++run) owner.recode(run);
     PreparedQuery query = prepare_query(families::plus(families::gaussian(random, 384, 0.7), topics[3]));
-    Sweep sweep(*device, coder, query, 10, -INFINITY);
-    uint64_t survivors = 0;
-    for (size_t chunk = 0; chunk < table.run_count(); ++chunk) {
-      RowTable::Run run = table.run(chunk);
+    Sweep sweep(*device, coder, query, 10, -INFINITY, 65536, nullptr);
+    for (size_t chunk = 0; chunk < owner.vectors().run_count(); ++chunk) {
+      RowTable::Run run = owner.vectors().run(chunk);
       for (uint32_t at = 0; at < run.count; at += rows_a_block) {
-        sweep.scan(owner, run, at, std::min(rows_a_block, run.count - at), ~uint64_t{0}, [&](uint32_t) {
-          ++survivors;
-          return true;
-        });
+        sweep.scan(owner, run, at, std::min(rows_a_block, run.count - at), ~uint64_t{0});
       }
     }
-    std::cout << "metric " << metric << ": " << sweep.counts().narrowed << " of 5000 narrowed, " << survivors
-              << " survived\n";
-    CHECK(sweep.counts().narrowed < 1500);
-    CHECK(survivors < 300);
+    CHECK_EQ(10u, sweep.finish().size());
+    std::cout << "metric " << metric << ": " << sweep.counts().narrowed << " of 5000 narrowed, "
+              << sweep.counts().scored << " scored\n";
+    CHECK(sweep.counts().narrowed < 250);
+    CHECK(sweep.counts().scored < 100);
   }
 }
 

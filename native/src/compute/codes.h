@@ -36,19 +36,18 @@ struct CodeQuery {
   int32_t sum = 0;                      // of all components
 };
 
-// A row passes where  scale * step * S + error * weight >= threshold,  in float32.
-struct SimilarityTest {
+// How a row's upper bound comes from S, in float32, one rounding for each operation:
+//
+//   similarity   upper = scale * (S * step) + (error * weight + base)
+//   distance     upper = error * weight - sqrt(max(0, square * keep + base - scale * (S * step))) * shrink
+//
+// Higher is better: a distance is negated. The parameters hold what must be added for the roundings.
+struct BoundTerms {
   float step = 0;
   float weight = 0;
-  float threshold = 0;
-};
-
-// A row passes where  base + square * keep - scale * step * S <= (error + limit)^2,  in float32.
-struct DistanceTest {
   float base = 0;
   float keep = 0;
-  float step = 0;
-  float limit = 0;
+  float shrink = 0;
 };
 
 // S = 2 (query . c'), c' being the middle of the values that a row's high nibbles leave open: 16 h + 7.5 - 128. An

@@ -271,19 +271,29 @@ CodedQuery::CodedQuery(const Coder& coder, const Coding& coding, const PreparedQ
   code_query_.high_halves = high;
 }
 
-SimilarityTest CodedQuery::similarity_test(double key, double reach) const {
-  // Every rounding of the float test is relative to what it adds: the row's part of at most reach * |q'| (in slack_),
-  // its error times the weight (raised here), and the threshold itself (lowered here).
-  double threshold = key - at_mean_ - reach * slack_;
-  threshold -= float_rounding * std::fabs(threshold) * 0x1p-4 + rounding * std::fabs(at_mean_) + 0x1p-100;
-  return {float(step_ / 2), up(weight_ * (1 + float_rounding)), down(threshold)};
+BoundTerms CodedQuery::terms(double reach) const {
+  // Every rounding in float32 is relative to what is added: the row's part, at most reach * |q'| (slack_ has 2^-19 of
+  // it); its error times the weight (raised by 2^-19); the base (raised by as much of itself).
+  BoundTerms terms;
+  terms.weight = up(weight_ * (1 + float_rounding));
+  if (metric_ != KALOS_METRIC_L2) {
+    terms.step = float(step_ / 2);
+    double base = at_mean_ + reach * slack_;
+    terms.base = up(base + float_rounding * (std::fabs(at_mean_) + reach * slack_) + 0x1p-100);
+    return terms;
+  }
+  // The square of the distance from the middle of the code is at_mean + square - 2 s t P; 2^-19 of the first two is
+  // more than all roundings of them and of the root.
+  terms.step = float(step_);
+  terms.base = down(at_mean_ * (1 - float_rounding) - 2 * reach * slack_ - 0x1p-100);
+  terms.keep = down(1 - float_rounding);
+  terms.shrink = down(1 - float_rounding);
+  return terms;
 }
 
-DistanceTest CodedQuery::distance_test(double key, double reach) const {
-  double base = at_mean_ * (1 - float_rounding) - 2 * reach * slack_ - 0x1p-100;
-  float keep = down(1 - float_rounding);
-  double limit = -key * (1 + float_rounding) + 0x1p-60;
-  return {down(base), keep, float(step_), up(limit)};
+float CodedQuery::threshold(double key) {
+  // Keys that are bounded at all are far above the lowest float; -infinity is the bound of rows that do not count.
+  return std::max(down(key), std::numeric_limits<float>::lowest());
 }
 
 CodedQuery::Range CodedQuery::range(int32_t high_sum, int32_t low_sum, const CodeBounds& bounds) const {
@@ -301,6 +311,18 @@ CodedQuery::Range CodedQuery::range(int32_t high_sum, int32_t low_sum, const Cod
   double nearest = std::sqrt(std::max(0.0, squared - slop)) * (1 - rounding) - double(bounds.error) * (1 + rounding);
   double farthest = std::sqrt(std::max(0.0, squared + slop)) * (1 + rounding) + double(bounds.error) * (1 + rounding);
   return {-farthest, -nearest};
+}
+
+double CodedQuery::lower(int32_t high_sum, const float* columns, double reach) const {
+  double scale = columns[0], error = columns[rows_a_group];
+  double estimate = scale * step_ * double(high_sum) / 2;
+  double slack = reach * slack_;
+  if (metric_ != KALOS_METRIC_L2) {
+    return at_mean_ + estimate - weight_ * (1 + rounding) * error - slack - 0x1p-100;
+  }
+  double square = columns[2 * rows_a_group];
+  double squared = at_mean_ + square - 2 * estimate + 2 * slack + 0x1p-22 * square + rounding * at_mean_ + 0x1p-100;
+  return -(std::sqrt(std::max(0.0, squared)) + error) * (1 + rounding);
 }
 
 }  // namespace kalos

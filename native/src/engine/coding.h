@@ -102,10 +102,11 @@ class CodedQuery {
   const Coding* coding() const { return coding_; }
   const CodeQuery& code_query() const { return code_query_; }
 
-  // A key is a score, or a negated distance: higher is better. Tests that every row whose key may reach `key` passes.
+  // A key is a score, or a negated distance: higher is better. With these terms the kernels find upper bounds of keys.
   // reach: the largest s |c'| of the rows.
-  SimilarityTest similarity_test(double key, double reach) const;
-  DistanceTest distance_test(double key, double reach) const;
+  BoundTerms terms(double reach) const;
+  // A key, rounded so that every row whose key reaches it has an upper bound in float32 that does.
+  static float threshold(double key);
 
   // The key of a row lies within. high_sum: S of the scan; low_sum: of its low plane.
   struct Range {
@@ -113,6 +114,8 @@ class CodedQuery {
     double upper = 0;
   };
   Range range(int32_t high_sum, int32_t low_sum, const CodeBounds& bounds) const;
+  // The lower end of what its high plane alone tells. columns: those of the row's group, from its own place on.
+  double lower(int32_t high_sum, const float* columns, double reach) const;
 
  private:
   kalos_metric metric_;

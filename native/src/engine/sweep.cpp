@@ -8,73 +8,129 @@ namespace kalos {
 namespace {
 
 // Enough that scoring in between is rare, little enough that 64 queries over a million equal rows stay in bounds.
-constexpr size_t fewest_kept = 16384;
+constexpr size_t fewest_survivors_kept = 16384;
 
 }  // namespace
 
-Sweep::Sweep(const Device& device, const Coder& coder, const PreparedQuery& query, size_t wanted, double least_key)
+Sweep::Sweep(const Device& device, const Coder& coder, const PreparedQuery& query, size_t wanted, double least_key,
+             uint32_t window, Admission* admission)
     : device_(device),
       coder_(coder),
       query_(query),
       kernels_(best_kernels().codes),
+      admission_(admission),
       wanted_(wanted),
       has_bounds_(CodedQuery::can_be_bounded(coder.metric(), query)),
       threshold_(least_key),
-      most_survivors_(std::max(fewest_kept, 4 * wanted)),
-      best_(wanted, least_key) {
-  lower_bounds_.reserve(wanted);
-}
+      most_survivors_(std::max(fewest_survivors_kept, 4 * wanted)),
+      window_(window),
+      high_bounds_(wanted),
+      bounds_(wanted),
+      best_(wanted, least_key) {}
 
-const CodedQuery& Sweep::coded(const RowTable::Run& run) {
-  if (current_ && current_->coding() == run.coding) return *current_;
-  for (const auto& known : coded_) {
-    if (known->coding() == run.coding) return *(current_ = known.get());
-  }
-  coded_.push_back(std::make_unique<CodedQuery>(coder_, *run.coding, query_));
-  return *(current_ = coded_.back().get());
-}
-
-uint64_t Sweep::scan_block(const RowTable::Run& run, uint32_t at, uint32_t count) {
-  const CodedQuery& query = coded(run);
-  uint32_t groups = (count + rows_a_group - 1) / rows_a_group;
-  const uint8_t* start = run.groups + at / rows_a_group * query.code_query().shape.group_bytes();
-  uint64_t passed =
-      coder_.metric() == KALOS_METRIC_L2
-          ? kernels_.scan_distance(start, groups, query.code_query(), query.distance_test(threshold_, run.reach), sums_)
-          : kernels_.scan_similarity(start, groups, query.code_query(), query.similarity_test(threshold_, run.reach),
-                                     sums_);
-  counts_.scanned += count;
-  return count == rows_a_block ? passed : passed & ((uint64_t{1} << count) - 1);
-}
-
-CodedQuery::Range Sweep::narrow(const RowTable::Run& run, uint32_t at, uint32_t i) {
-  ++counts_.narrowed;
-  const CodeQuery& query = current_->code_query();
-  int32_t low = kernels_.low_sum(run.low + (at + i) * query.shape.low_bytes(), query);
-  return current_->range(sums_[i], low, run.bounds[at + i]);
-}
-
-void Sweep::survive(CodedQuery::Range range, const RowRef& row) {
-  survivors_.push_back({range.upper, row});
-  at_least(range.lower);
-}
-
-// One more row whose key is at least this.
-void Sweep::at_least(double key) {
-  if (wanted_ == 0) return;
-  if (lower_bounds_.size() == wanted_) {
-    if (key <= lower_bounds_.front()) return;
-    std::pop_heap(lower_bounds_.begin(), lower_bounds_.end(), std::greater<>());
-    lower_bounds_.back() = key;
+void Sweep::LowerBounds::add(double key) {
+  if (keys_.size() == wanted_) {
+    if (wanted_ == 0 || key <= keys_.front()) return;
+    std::pop_heap(keys_.begin(), keys_.end(), std::greater<>());
+    keys_.back() = key;
   } else {
-    lower_bounds_.push_back(key);
+    keys_.push_back(key);
   }
-  std::push_heap(lower_bounds_.begin(), lower_bounds_.end(), std::greater<>());
-  if (lower_bounds_.size() == wanted_) raise_threshold(lower_bounds_.front());
+  std::push_heap(keys_.begin(), keys_.end(), std::greater<>());
+}
+
+void Sweep::at_least(LowerBounds& bounds, double key) {
+  bounds.add(key);
+  if (wanted_ != 0 && bounds.full()) raise_threshold(bounds.worst());
+}
+
+const CodedQuery& Sweep::coded(const Coding& coding) {
+  for (const auto& known : coded_) {
+    if (known->coding() == &coding) return *known;
+  }
+  coded_.push_back(std::make_unique<CodedQuery>(coder_, coding, query_));
+  return *coded_.back();
+}
+
+void Sweep::scan(const Namespace& owner, const RowTable::Run& run, uint32_t at, uint32_t count, uint64_t among) {
+  const uint32_t groups = (count + rows_a_group - 1) / rows_a_group;
+  if (filled_ + groups * rows_a_group > window_) narrow();
+  if (!upper_) {
+    upper_ = std::make_unique_for_overwrite<float[]>(window_);
+    sums_ = std::make_unique_for_overwrite<int32_t[]>(window_);
+  }
+  bool goes_on = !stretches_.empty() && stretches_.back().run.groups == run.groups &&
+                 stretches_.back().first_row + (filled_ - stretches_.back().start) == at;
+  if (!goes_on) {
+    const CodedQuery& query = coded(*run.coding);
+    stretches_.push_back({&owner, run, &query, at, filled_});
+    terms_ = query.terms(run.reach);
+  }
+  const Stretch& stretch = stretches_.back();
+  const CodeQuery& query = stretch.query->code_query();
+  if (count < rows_a_block) among &= (uint64_t{1} << count) - 1;
+  auto scan = coder_.metric() == KALOS_METRIC_L2 ? kernels_.scan_distance : kernels_.scan_similarity;
+  uint32_t columns = scan(run.groups + at / rows_a_group * query.shape.group_bytes(), groups, query, terms_, among,
+                          CodedQuery::threshold(threshold_), upper_.get() + filled_, sums_.get() + filled_);
+  if (columns != 0) look_at_columns(stretch, at, groups, among, columns);
+  filled_ += groups * rows_a_group;
+  counts_.scanned += count;
+}
+
+// Of each column of the block (rows a group apart), one row may raise the threshold: lower bounds of rows in different
+// columns are of distinct rows.
+void Sweep::look_at_columns(const Stretch& stretch, uint32_t row, uint32_t groups, uint64_t among, uint32_t columns) {
+  const size_t group_bytes = stretch.query->code_query().shape.group_bytes();
+  const size_t columns_at = stretch.query->code_query().shape.columns_at();
+  const uint8_t* start = stretch.run.groups + row / rows_a_group * group_bytes;
+  for (; columns != 0; columns &= columns - 1) {
+    auto column = uint32_t(__builtin_ctz(columns));
+    double best = -std::numeric_limits<double>::infinity();
+    for (uint32_t g = 0; g < groups; ++g) {
+      uint32_t i = g * rows_a_group + column;
+      if (!(among >> i & 1)) continue;
+      const auto* at = reinterpret_cast<const float*>(start + g * group_bytes + columns_at) + column;
+      double lower = stretch.query->lower(sums_[filled_ + i], at, stretch.run.reach);
+      if (lower <= best || lower < threshold_) continue;
+      if (admits({stretch.owner, RowCode::of(stretch.run.first + row + i, true)})) best = lower;
+    }
+    at_least(high_bounds_, best);
+  }
+}
+
+// Goes through the window, the highest bounds first.
+void Sweep::narrow() {
+  if (filled_ == 0) return;
+  places_.resize(window_);
+  uint32_t found = kernels_.at_least(upper_.get(), filled_, CodedQuery::threshold(threshold_), places_.data());
+  std::sort(places_.begin(), places_.begin() + found, [&](uint32_t a, uint32_t b) { return upper_[a] > upper_[b]; });
+  for (uint32_t i = 0; i < found; ++i) {
+    if (upper_[places_[i]] < CodedQuery::threshold(threshold_)) break;
+    narrow(places_[i]);
+    if (survivors_.size() > most_survivors_) score_survivors();
+  }
+  stretches_.clear();
+  filled_ = 0;
+}
+
+void Sweep::narrow(uint32_t place) {
+  auto after = std::upper_bound(stretches_.begin(), stretches_.end(), place,
+                                [](uint32_t at, const Stretch& stretch) { return at < stretch.start; });
+  const Stretch& stretch = *std::prev(after);
+  const CodeQuery& query = stretch.query->code_query();
+  uint32_t at = stretch.first_row + (place - stretch.start);
+  int32_t low = kernels_.low_sum(stretch.run.low + at * query.shape.low_bytes(), query);
+  ++counts_.narrowed;
+  auto range = stretch.query->range(sums_[place], low, stretch.run.bounds[at]);
+  if (range.upper < threshold_) return;
+  RowRef row{stretch.owner, RowCode::of(stretch.run.first + at, true)};
+  if (!admits(row)) return;
+  survivors_.push_back({range.upper, row});
+  at_least(bounds_, range.lower);
 }
 
 void Sweep::add(const Candidate& candidate) {
-  at_least(candidate.key);
+  at_least(bounds_, candidate.key);
   best_.add(candidate);
   raise_threshold(best_.threshold());
 }
@@ -102,9 +158,10 @@ void Sweep::score_survivors() {
 }
 
 void Sweep::take_over(Sweep& other) {
+  other.narrow();
   raise_threshold(other.threshold_);
   survivors_.insert(survivors_.end(), other.survivors_.begin(), other.survivors_.end());
-  for (double key : other.lower_bounds_) at_least(key);
+  for (double key : other.bounds_.keys()) at_least(bounds_, key);
   for (const Candidate& candidate : other.best_.take_sorted()) {
     if (best_.takes(candidate.key, candidate.sequence)) best_.add(candidate);
   }
@@ -115,6 +172,7 @@ void Sweep::take_over(Sweep& other) {
 }
 
 std::vector<Candidate> Sweep::finish() {
+  narrow();
   score_survivors();
   return best_.take_sorted();
 }

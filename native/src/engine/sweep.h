@@ -1,16 +1,19 @@
 // One query on its way over rows: what has been ruled out, what may still be among the best, and what is known.
 //
-//   scan     the high plane of each block; a row stays whose upper bound reaches the threshold
-//   narrow   the low plane of such a row gives tighter bounds; if it stays, it is a survivor
+//   scan     the high plane of each block gives every row an upper bound, kept for a window of rows
+//   narrow   once the window is full: rows whose bound reaches the threshold get tighter bounds from their low plane,
+//            the highest first, which raises the threshold for the rest; those that still reach it are survivors
 //   finish   survivors are scored from their vectors, the highest upper bound first, until none left can enter
 //
 // The threshold is the k-th best lower bound so far, so that at least k rows reach it: a row whose upper bound is lower
 // is not among the k best, whatever its score. Bounds decide only what is looked at; every answer is a canonical score.
 // Survivors are few (13 of a million, typically); where they are not (equal rows by the thousand), they are scored in
 // between, so that memory stays bounded.
+//
+// A sweep first collects bounds and narrows afterwards because the threshold is worth most once all rows have been
+// seen: narrowing at once reads ten times as many low planes.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -27,73 +30,103 @@ struct SweepCounts {
   uint64_t scored = 0;    // rows whose vector was read
 };
 
+// Which rows count at all: those that are visible and that the filter matches. Asked only of rows that may be among the
+// best.
+class Admission {
+ public:
+  virtual ~Admission() = default;
+  virtual bool admits(const RowRef& row) = 0;
+};
+
 class Sweep {
  public:
-  // wanted: how many of the best rows; least_key: what is lower is not wanted at all.
-  Sweep(const Device& device, const Coder& coder, const PreparedQuery& query, size_t wanted, double least_key);
+  // wanted: how many of the best rows; least_key: what is lower is not wanted at all; window: rows whose bounds are
+  // kept at a time, a multiple of rows_a_block. admission: null where all rows count.
+  Sweep(const Device& device, const Coder& coder, const PreparedQuery& query, size_t wanted, double least_key,
+        uint32_t window, Admission* admission);
 
+  // False: no row can be ruled out by bounds (a query of zeros, say); all have to be scored.
   bool has_bounds() const { return has_bounds_; }
 
-  // Rows [at, at + count) of a run with codes, at most rows_a_block, `at` a multiple of that. `admits(i)` says whether
-  // row at + i counts at all (it is visible, and the filter matches); it is asked only of rows that may be among the
-  // best. among: bit i clear: row at + i is known not to count.
-  template <class Admits>
-  void scan(const Namespace& owner, const RowTable::Run& run, uint32_t at, uint32_t count, uint64_t among,
-            Admits admits) {
-    uint64_t passed = scan_block(run, at, count) & among;
-    while (passed != 0) {
-      auto i = uint32_t(__builtin_ctzll(passed));
-      passed &= passed - 1;
-      auto range = narrow(run, at, i);
-      if (range.upper < threshold_ || !admits(i)) continue;
-      survive(range, {&owner, RowCode::of(run.first + at + i, true)});
-    }
-    if (survivors_.size() > most_survivors_) score_survivors();
-  }
+  // Rows [at, at + count) of a run with codes: at most rows_a_block, `at` a multiple of rows_a_group. Bit i of `among`
+  // clear: row at + i is known not to count.
+  void scan(const Namespace& owner, const RowTable::Run& run, uint32_t at, uint32_t count, uint64_t among);
 
-  // A row that is scored already, and counts.
+  // A row that is scored already: would it enter the list? If it counts, it is to be added.
   bool takes(double key, uint64_t sequence) const { return key >= threshold_ && best_.takes(key, sequence); }
   void add(const Candidate& candidate);
 
+  // What another thread's sweep with the same query has found. Done with its scans.
+  void take_over(Sweep& other);
   // The k-th best lower bound so far: no row below it is wanted.
   double threshold() const { return threshold_; }
-  // What another thread found out about the same query.
   void raise_threshold(double key) { threshold_ = key > threshold_ ? key : threshold_; }
-  void take_over(Sweep& other);
 
   // The best first. The sweep is done with.
   std::vector<Candidate> finish();
   const SweepCounts& counts() const { return counts_; }
 
  private:
+  // The best lower bounds of distinct rows.
+  class LowerBounds {
+   public:
+    explicit LowerBounds(size_t wanted) : wanted_(wanted) {}
+    void add(double key);
+    bool full() const { return keys_.size() == wanted_; }
+    double worst() const { return keys_.front(); }
+    const std::vector<double>& keys() const { return keys_; }
+
+   private:
+    size_t wanted_;
+    std::vector<double> keys_;  // a heap, the worst on top
+  };
+  // A stretch of the window: rows of one run, one after the other.
+  struct Stretch {
+    const Namespace* owner = nullptr;
+    RowTable::Run run;
+    const CodedQuery* query = nullptr;
+    uint32_t first_row = 0;  // of the run
+    uint32_t start = 0;      // in the window
+  };
   struct Survivor {
     double upper = 0;
     RowRef row;
   };
 
-  uint64_t scan_block(const RowTable::Run& run, uint32_t at, uint32_t count);
-  CodedQuery::Range narrow(const RowTable::Run& run, uint32_t at, uint32_t i);
-  void survive(CodedQuery::Range range, const RowRef& row);
-  void at_least(double key);
+  const CodedQuery& coded(const Coding& coding);
+  void look_at_columns(const Stretch& stretch, uint32_t row, uint32_t groups, uint64_t among, uint32_t columns);
+  void narrow();
+  void narrow(uint32_t place);
+  void at_least(LowerBounds& bounds, double key);
   void score_survivors();
   double key_of(const RowRef& row) const;
-  const CodedQuery& coded(const RowTable::Run& run);
+  bool admits(const RowRef& row) const { return !admission_ || admission_->admits(row); }
 
   const Device& device_;
   const Coder& coder_;
   const PreparedQuery& query_;
   const CodeKernels& kernels_;
+  Admission* admission_;
   size_t wanted_;
   bool has_bounds_;
   double threshold_;
   size_t most_survivors_;
-  std::vector<double> lower_bounds_;  // the `wanted_` best of distinct rows, the worst on top
-  std::vector<Survivor> survivors_;
-  TopK best_;                                       // of the rows that are scored
+
   std::vector<std::unique_ptr<CodedQuery>> coded_;  // the query for each coding met
-  const CodedQuery* current_ = nullptr;
+  // The window.
+  uint32_t window_;
+  uint32_t filled_ = 0;
+  std::vector<Stretch> stretches_;
+  std::unique_ptr<float[]> upper_;
+  std::unique_ptr<int32_t[]> sums_;
+  std::vector<uint32_t> places_;
+  BoundTerms terms_;  // of the last stretch
+
+  LowerBounds high_bounds_;  // from high planes
+  LowerBounds bounds_;       // from low planes and scores: each row once in either
+  std::vector<Survivor> survivors_;
+  TopK best_;  // of the rows that are scored
   SweepCounts counts_;
-  alignas(64) int32_t sums_[rows_a_block];
 };
 
 }  // namespace kalos

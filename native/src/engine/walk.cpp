@@ -1,7 +1,6 @@
 #include "engine/walk.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <unordered_set>
 
@@ -13,14 +12,35 @@ namespace {
 constexpr size_t most_lanes_a_walk = 256;            // queries that pass over a block together
 constexpr size_t most_candidates_a_walk = 1u << 20;  // all their lists
 
+constexpr uint32_t largest_window = 65536, smallest_window = 2048;
+
+// Does a row count for this member: is it there, and does the filter match?
+class MemberAdmission : public Admission {
+ public:
+  MemberAdmission(WalkMember& member, int64_t now_us) : member_(member), now_us_(now_us) {}
+
+  bool admits(const RowRef& row) override {
+    if (row.owner->expiring_count() != 0 && !row.entry().visible(now_us_)) return false;
+    if (!member_.filter) return true;
+    if (member_.deadline.passed_after(rows_a_filter_costs)) member_.expired = true;
+    return member_.filter->matches(row.entry().record->metadata());
+  }
+
+ private:
+  WalkMember& member_;
+  int64_t now_us_;
+};
+
 // One query of one member.
 struct Lane {
-  Lane(const Collection& collection, const Device& device, WalkMember& owner, uint32_t query_index);
+  Lane(const Collection& collection, const Snapshot& snapshot, WalkMember& owner, uint32_t query_index,
+       uint32_t window);
 
   WalkMember& member;
   PreparedQuery query;
   size_t wanted;
   double least_key;
+  MemberAdmission admission;
   Sweep sweep;
   std::vector<Candidate> all;  // group_by: every row, since any may be the best of its group
 
@@ -33,13 +53,15 @@ double least_key_of(const SearchRequest& request) {
   return -std::numeric_limits<double>::infinity();
 }
 
-Lane::Lane(const Collection& collection, const Device& device, WalkMember& owner, uint32_t query_index)
+Lane::Lane(const Collection& collection, const Snapshot& snapshot, WalkMember& owner, uint32_t query_index,
+           uint32_t window)
     : member(owner),
       query(prepare_query(
           owner.request->vectors.subspan(size_t{query_index} * owner.request->dimension, owner.request->dimension))),
       wanted(owner.request->k == 0 ? 0 : size_t{owner.request->skip} + owner.request->k),
       least_key(least_key_of(*owner.request)),
-      sweep(device, collection.coder(), query, owner.group_by ? 0 : wanted, least_key) {}
+      admission(owner, snapshot.now_us),
+      sweep(*snapshot.device, collection.coder(), query, owner.group_by ? 0 : wanted, least_key, window, &admission) {}
 
 using Lanes = std::vector<std::unique_ptr<Lane>>;
 
@@ -57,7 +79,6 @@ class Walk {
   void run(const std::vector<const Namespace*>& scope) {
     for (const Namespace* owner : scope) {
       owner_ = owner;
-      check_expiry_ = owner->expiring_count() != 0;
       const RowTable& rows = owner->vectors();
       for (size_t chunk = 0; chunk < rows.run_count(); ++chunk) {
         run_ = rows.run(chunk);
@@ -72,14 +93,16 @@ class Walk {
  private:
   // False once nobody waits for an answer any more.
   bool block() {
-    for (WalkMember* member : members_) start_block(*member);
+    for (WalkMember* member : members_) {
+      if (member->request->explain) count_matches(*member);
+    }
     bool anyone = false;
     for (auto& lane : lanes_) {
       WalkMember& member = lane->member;
       if (member.expired) continue;
       anyone = true;
       if (lane->sweeps(run_)) {
-        lane->sweep.scan(*owner_, run_, at_, count_, ~uint64_t{0}, [&](uint32_t i) { return counts(member, i); });
+        lane->sweep.scan(*owner_, run_, at_, count_, ~uint64_t{0});
       } else {
         score(*lane);
       }
@@ -88,27 +111,13 @@ class Walk {
     return anyone;
   }
 
-  void start_block(WalkMember& member) {
-    if (member.filter) std::memset(member.answers, int(WalkMember::Answer::unknown), sizeof member.answers);
-    if (!member.request->explain) return;
-    // Explaining costs: every row is asked, so that rows_matched is a count and not a guess.
-    for (uint32_t i = 0; i < count_; ++i) member.rows_matched += counts(member, i);
+  // Explaining costs: every row is asked, so that rows_matched is a count and not a guess.
+  void count_matches(WalkMember& member) {
+    MemberAdmission admission(member, snapshot_.now_us);
+    for (uint32_t i = 0; i < count_; ++i) member.rows_matched += admission.admits(row(i));
   }
 
-  const RowEntry& entry(uint32_t i) const { return run_.entries[at_ + i]; }
-
-  // Does the row count for this member: is it there, and does the filter match?
-  bool counts(WalkMember& member, uint32_t i) {
-    if (check_expiry_ && !entry(i).visible(snapshot_.now_us)) return false;
-    if (!member.filter) return true;
-    auto& answer = member.answers[i];
-    if (answer == WalkMember::Answer::unknown) {
-      bool matches = member.filter->matches(entry(i).record->metadata());
-      answer = matches ? WalkMember::Answer::yes : WalkMember::Answer::no;
-      if (member.deadline.passed_after(rows_a_filter_costs)) member.expired = true;
-    }
-    return answer == WalkMember::Answer::yes;
-  }
+  RowRef row(uint32_t i) const { return {owner_, RowCode::of(run_.first + at_ + i, true)}; }
 
   void score(Lane& lane) {
     RowBlock rows{run_.block.vectors + size_t{at_} * run_.block.stride, run_.block.norms + at_, run_.block.stride,
@@ -118,10 +127,10 @@ class Walk {
     bool all = lane.member.group_by.has_value();
     for (uint32_t i = 0; i < count_; ++i) {
       double key = metric_ == KALOS_METRIC_L2 ? -scores_[i] : scores_[i];
-      uint64_t sequence = entry(i).sequence;
+      uint64_t sequence = run_.entries[at_ + i].sequence;
       if (all ? key < lane.least_key : !lane.sweep.takes(key, sequence)) continue;
-      if (!counts(lane.member, i)) continue;
-      Candidate candidate{key, sequence, {owner_, RowCode::of(run_.first + at_ + i, true)}};
+      if (!lane.admission.admits(row(i))) continue;
+      Candidate candidate{key, sequence, row(i)};
       if (all) {
         lane.all.push_back(candidate);
       } else {
@@ -139,7 +148,6 @@ class Walk {
   RowTable::Run run_;
   uint32_t at_ = 0;
   uint32_t count_ = 0;
-  bool check_expiry_ = false;
   double scores_[rows_a_block];
 };
 
@@ -186,6 +194,13 @@ void finish(Lane& lane) {
 
 void walk(const Collection& collection, const Snapshot& snapshot, const std::vector<const Namespace*>& scope,
           std::span<WalkMember> members) {
+  uint64_t queries = 0, rows = 0;
+  for (const WalkMember& member : members) queries += member.request->query_count;
+  for (const Namespace* owner : scope) rows += owner->vectors().size() + rows_a_block;
+  // All windows together stay in the cache.
+  uint64_t window =
+      std::max<uint64_t>(largest_window / std::clamp<uint64_t>(queries, 1, most_lanes_a_walk), smallest_window);
+  window = std::min(window, rows + rows_a_block) / rows_a_block * rows_a_block;
   Lanes lanes;
   size_t candidates = 0;
   auto flush = [&] {
@@ -204,7 +219,7 @@ void walk(const Collection& collection, const Snapshot& snapshot, const std::vec
     for (uint32_t query = 0; query < request.query_count && !member.expired; ++query) {
       size_t list = member.group_by ? most_candidates_a_walk : size_t{request.skip} + request.k;
       if (lanes.size() == most_lanes_a_walk || candidates + list > most_candidates_a_walk) flush();
-      lanes.push_back(std::make_unique<Lane>(collection, *snapshot.device, member, query));
+      lanes.push_back(std::make_unique<Lane>(collection, snapshot, member, query, uint32_t(window)));
       candidates += list;
     }
   }

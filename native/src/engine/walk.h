@@ -29,9 +29,6 @@ struct WalkMember {
   uint64_t rows_matched = 0;                    // of one query; counted where the request wants to be explained
   SweepCounts counts;                           // of all queries
   std::vector<std::vector<Candidate>> results;  // of each query, without the skipped ones
-  // Of the block at hand: is the filter's answer known for the row, and what is it?
-  enum class Answer : uint8_t { unknown, no, yes };
-  Answer answers[rows_a_block];
 };
 
 // Walks all queries of all members, as many at once as memory is well spent on.

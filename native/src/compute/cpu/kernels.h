@@ -19,11 +19,15 @@ struct CanonicalKernels {
 
 // Scans over codes (compute/codes.h).
 struct CodeKernels {
-  // Bit i of the result: row i of the 1 to 4 groups passes. sums: int32[16 * group_count], S of each row.
-  uint64_t (*scan_similarity)(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
-                              const SimilarityTest& test, int32_t* sums);
-  uint64_t (*scan_distance)(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
-                            const DistanceTest& test, int32_t* sums);
+  // Scans 1 to 4 groups. Bit i of `among`: row i is to be looked at; other rows get the upper bound -infinity.
+  // upper, sums: [16 * group_count], the bound and S of each row. Bit j of the result: some row i looked at, with i mod
+  // 16 = j, has a bound from below of about `interest` or better (upper - 2 * error * weight: a hint, not a bound).
+  uint32_t (*scan_similarity)(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
+                              const BoundTerms& terms, uint64_t among, float interest, float* upper, int32_t* sums);
+  uint32_t (*scan_distance)(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
+                            const BoundTerms& terms, uint64_t among, float interest, float* upper, int32_t* sums);
+  // Places of the values of at least `threshold`, in rising order; how many they are. places: uint32[count].
+  uint32_t (*at_least)(const float* values, uint32_t count, float threshold, uint32_t* places);
   // query . (low nibbles of one row), from its low plane
   int32_t (*low_sum)(const uint8_t* low, const CodeQuery& query);
 };

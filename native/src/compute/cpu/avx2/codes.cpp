@@ -52,62 +52,89 @@ KALOS_AVX2 inline void high_sums(const uint8_t* group, const CodeQuery& query, _
   for (int half = 0; half < 2; ++half) sums[half] = _mm256_sub_epi32(_mm256_slli_epi32(sums[half], 5), offset);
 }
 
+// Upper bounds of 8 rows. raised: error * weight.
 struct Similarity {
-  __m256 step, weight, threshold;
-  KALOS_AVX2 explicit Similarity(const SimilarityTest& test)
-      : step(_mm256_set1_ps(test.step)),
-        weight(_mm256_set1_ps(test.weight)),
-        threshold(_mm256_set1_ps(test.threshold)) {}
-  KALOS_AVX2 unsigned passes(const float* columns, __m256 sum) const {
-    __m256 scale = _mm256_loadu_ps(columns), error = _mm256_loadu_ps(columns + rows_a_group);
-    __m256 bound = _mm256_add_ps(_mm256_mul_ps(scale, _mm256_mul_ps(sum, step)), _mm256_mul_ps(error, weight));
-    return unsigned(_mm256_movemask_ps(_mm256_cmp_ps(bound, threshold, _CMP_GE_OQ)));
+  __m256 step, base;
+  KALOS_AVX2 explicit Similarity(const BoundTerms& terms)
+      : step(_mm256_set1_ps(terms.step)), base(_mm256_set1_ps(terms.base)) {}
+  KALOS_AVX2 __m256 upper(const float* columns, __m256 sum, __m256 raised) const {
+    __m256 estimate = _mm256_mul_ps(_mm256_loadu_ps(columns), _mm256_mul_ps(sum, step));
+    return _mm256_add_ps(estimate, _mm256_add_ps(raised, base));
   }
 };
 
 struct Distance {
-  __m256 base, keep, step, limit;
-  KALOS_AVX2 explicit Distance(const DistanceTest& test)
-      : base(_mm256_set1_ps(test.base)),
-        keep(_mm256_set1_ps(test.keep)),
-        step(_mm256_set1_ps(test.step)),
-        limit(_mm256_set1_ps(test.limit)) {}
-  KALOS_AVX2 unsigned passes(const float* columns, __m256 sum) const {
-    __m256 scale = _mm256_loadu_ps(columns), error = _mm256_loadu_ps(columns + rows_a_group);
+  __m256 step, base, keep, shrink;
+  KALOS_AVX2 explicit Distance(const BoundTerms& terms)
+      : step(_mm256_set1_ps(terms.step)),
+        base(_mm256_set1_ps(terms.base)),
+        keep(_mm256_set1_ps(terms.keep)),
+        shrink(_mm256_set1_ps(terms.shrink)) {}
+  KALOS_AVX2 __m256 upper(const float* columns, __m256 sum, __m256 raised) const {
     __m256 square = _mm256_loadu_ps(columns + 2 * rows_a_group);
-    __m256 radius = _mm256_add_ps(error, limit);
-    __m256 near =
-        _mm256_sub_ps(_mm256_add_ps(base, _mm256_mul_ps(square, keep)), _mm256_mul_ps(scale, _mm256_mul_ps(sum, step)));
-    return unsigned(_mm256_movemask_ps(_mm256_cmp_ps(near, _mm256_mul_ps(radius, radius), _CMP_LE_OQ)));
+    __m256 squared = _mm256_sub_ps(_mm256_add_ps(_mm256_mul_ps(square, keep), base),
+                                   _mm256_mul_ps(_mm256_loadu_ps(columns), _mm256_mul_ps(sum, step)));
+    __m256 distance = _mm256_sqrt_ps(_mm256_max_ps(squared, _mm256_setzero_ps()));
+    return _mm256_sub_ps(raised, _mm256_mul_ps(distance, shrink));
   }
 };
 
-template <class Test>
-KALOS_AVX2 inline uint64_t scan(const uint8_t* groups, uint32_t count, const CodeQuery& query, const Test& test,
-                                int32_t* sums) {
-  uint64_t mask = 0;
+// Lanes whose bit is set.
+KALOS_AVX2 inline __m256 lanes(uint32_t bits) {
+  const __m256i each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  __m256i mine = _mm256_and_si256(_mm256_set1_epi32(int32_t(bits & 255)), each);
+  return _mm256_castsi256_ps(_mm256_cmpeq_epi32(mine, each));
+}
+
+template <class Bounds>
+KALOS_AVX2 inline uint32_t scan(const uint8_t* groups, uint32_t count, const CodeQuery& query, const Bounds& bounds,
+                                float weight, uint64_t among, float interest, float* upper, int32_t* sums) {
+  const __m256 nothing = _mm256_set1_ps(-__builtin_inff());
+  __m256 best[2] = {nothing, nothing};
   for (uint32_t g = 0; g < count; ++g) {
     const uint8_t* group = groups + g * query.shape.group_bytes();
     const auto* columns = reinterpret_cast<const float*>(group + query.shape.columns_at());
     __m256i found[2];
     high_sums(group, query, found);
-    for (uint32_t half = 0; half < 2; ++half) {
+    for (uint32_t half = 0; half < 2; ++half, columns += 8) {
       uint32_t row = g * rows_a_group + half * 8;
+      __m256 raised = _mm256_mul_ps(_mm256_loadu_ps(columns + rows_a_group), _mm256_set1_ps(weight));
+      __m256 bound = bounds.upper(columns, _mm256_cvtepi32_ps(found[half]), raised);
+      bound = _mm256_blendv_ps(nothing, bound, lanes(uint32_t(among >> row)));
+      best[half] = _mm256_max_ps(_mm256_sub_ps(bound, _mm256_add_ps(raised, raised)), best[half]);  // of NaN the second
+      _mm256_storeu_ps(upper + row, bound);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + row), found[half]);
-      mask |= uint64_t{test.passes(columns + half * 8, _mm256_cvtepi32_ps(found[half]))} << row;
     }
   }
-  return mask;
+  const __m256 least = _mm256_set1_ps(interest);
+  auto low = uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(best[0], least, _CMP_GE_OQ)));
+  auto high = uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(best[1], least, _CMP_GE_OQ)));
+  return low | high << 8;
 }
 
-KALOS_AVX2 uint64_t scan_similarity(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
-                                    const SimilarityTest& test, int32_t* sums) {
-  return scan(groups, group_count, query, Similarity(test), sums);
+KALOS_AVX2 uint32_t scan_similarity(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
+                                    const BoundTerms& terms, uint64_t among, float interest, float* upper,
+                                    int32_t* sums) {
+  return scan(groups, group_count, query, Similarity(terms), terms.weight, among, interest, upper, sums);
 }
 
-KALOS_AVX2 uint64_t scan_distance(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
-                                  const DistanceTest& test, int32_t* sums) {
-  return scan(groups, group_count, query, Distance(test), sums);
+KALOS_AVX2 uint32_t scan_distance(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
+                                  const BoundTerms& terms, uint64_t among, float interest, float* upper,
+                                  int32_t* sums) {
+  return scan(groups, group_count, query, Distance(terms), terms.weight, among, interest, upper, sums);
+}
+
+KALOS_AVX2 uint32_t at_least(const float* values, uint32_t count, float threshold, uint32_t* places) {
+  const __m256 least = _mm256_set1_ps(threshold);
+  uint32_t found = 0, i = 0;
+  for (; i + 8 <= count; i += 8) {
+    auto mask = uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(values + i), least, _CMP_GE_OQ)));
+    for (; mask != 0; mask &= mask - 1) places[found++] = i + uint32_t(__builtin_ctz(mask));
+  }
+  for (; i < count; ++i) {
+    if (values[i] >= threshold) places[found++] = i;
+  }
+  return found;
 }
 
 KALOS_AVX2 int32_t low_sum(const uint8_t* row, const CodeQuery& query) {
@@ -130,7 +157,7 @@ KALOS_AVX2 int32_t low_sum(const uint8_t* row, const CodeQuery& query) {
 
 }  // namespace
 
-CodeKernels avx2_code_kernels() { return {scan_similarity, scan_distance, low_sum}; }
+CodeKernels avx2_code_kernels() { return {scan_similarity, scan_distance, at_least, low_sum}; }
 
 }  // namespace kalos
 

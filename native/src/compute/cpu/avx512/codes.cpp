@@ -1,8 +1,7 @@
 // Scans over codes with AVX-512 VNNI. vpdpbusd multiplies unsigned by signed bytes and adds four products to each of 16
 // sums: a register of a group's quad is 4 bytes of each of 16 rows, and the query's 4 bytes are broadcast. The high
 // half of a byte is not shifted down: its products are 16 times too large, which the sum of the low halves is brought
-// up to. Four groups share each broadcast. Single roundings of the float tests need not be those of the portable
-// kernel (engine/coding.cpp allows for either), but they are: no fma.
+// up to. Four groups share each broadcast.
 #if defined(__x86_64__)
 
 // GCC 12 sees an uninitialised variable in its own intrinsics (GCC bug 105593).
@@ -53,75 +52,90 @@ KALOS_AVX512 inline void high_sums(const uint8_t* groups, const CodeQuery& query
   }
 }
 
+// Upper bounds of 16 rows. raised: error * weight.
 struct Similarity {
-  __m512 step, weight, threshold;
-  KALOS_AVX512 explicit Similarity(const SimilarityTest& test)
-      : step(_mm512_set1_ps(test.step)),
-        weight(_mm512_set1_ps(test.weight)),
-        threshold(_mm512_set1_ps(test.threshold)) {}
-  KALOS_AVX512 __mmask16 passes(const float* columns, __m512 sum) const {
-    __m512 scale = _mm512_loadu_ps(columns), error = _mm512_loadu_ps(columns + rows_a_group);
-    __m512 bound = _mm512_add_ps(_mm512_mul_ps(scale, _mm512_mul_ps(sum, step)), _mm512_mul_ps(error, weight));
-    return _mm512_cmp_ps_mask(bound, threshold, _CMP_GE_OQ);
+  __m512 step, base;
+  KALOS_AVX512 explicit Similarity(const BoundTerms& terms)
+      : step(_mm512_set1_ps(terms.step)), base(_mm512_set1_ps(terms.base)) {}
+  KALOS_AVX512 __m512 upper(const float* columns, __m512 sum, __m512 raised) const {
+    __m512 estimate = _mm512_mul_ps(_mm512_loadu_ps(columns), _mm512_mul_ps(sum, step));
+    return _mm512_add_ps(estimate, _mm512_add_ps(raised, base));
   }
 };
 
 struct Distance {
-  __m512 base, keep, step, limit;
-  KALOS_AVX512 explicit Distance(const DistanceTest& test)
-      : base(_mm512_set1_ps(test.base)),
-        keep(_mm512_set1_ps(test.keep)),
-        step(_mm512_set1_ps(test.step)),
-        limit(_mm512_set1_ps(test.limit)) {}
-  KALOS_AVX512 __mmask16 passes(const float* columns, __m512 sum) const {
-    __m512 scale = _mm512_loadu_ps(columns), error = _mm512_loadu_ps(columns + rows_a_group);
+  __m512 step, base, keep, shrink;
+  KALOS_AVX512 explicit Distance(const BoundTerms& terms)
+      : step(_mm512_set1_ps(terms.step)),
+        base(_mm512_set1_ps(terms.base)),
+        keep(_mm512_set1_ps(terms.keep)),
+        shrink(_mm512_set1_ps(terms.shrink)) {}
+  KALOS_AVX512 __m512 upper(const float* columns, __m512 sum, __m512 raised) const {
     __m512 square = _mm512_loadu_ps(columns + 2 * rows_a_group);
-    __m512 radius = _mm512_add_ps(error, limit);
-    __m512 near =
-        _mm512_sub_ps(_mm512_add_ps(base, _mm512_mul_ps(square, keep)), _mm512_mul_ps(scale, _mm512_mul_ps(sum, step)));
-    return _mm512_cmp_ps_mask(near, _mm512_mul_ps(radius, radius), _CMP_LE_OQ);
+    __m512 squared = _mm512_sub_ps(_mm512_add_ps(_mm512_mul_ps(square, keep), base),
+                                   _mm512_mul_ps(_mm512_loadu_ps(columns), _mm512_mul_ps(sum, step)));
+    __m512 distance = _mm512_sqrt_ps(_mm512_max_ps(squared, _mm512_setzero_ps()));
+    return _mm512_sub_ps(raised, _mm512_mul_ps(distance, shrink));
   }
 };
 
-template <uint32_t count, class Test>
-KALOS_AVX512 inline uint64_t scan_groups(const uint8_t* groups, const CodeQuery& query, const Test& test,
-                                         int32_t* sums) {
+template <uint32_t count, class Bounds>
+KALOS_AVX512 inline uint32_t scan_groups(const uint8_t* groups, const CodeQuery& query, const Bounds& bounds,
+                                         float weight, uint64_t among, float interest, float* upper, int32_t* sums) {
   __m512i found[count];
   high_sums<count>(groups, query, found);
-  uint64_t mask = 0;
+  const __m512 nothing = _mm512_set1_ps(-__builtin_inff());
+  __m512 best = nothing;
 #pragma GCC unroll 4
   for (uint32_t g = 0; g < count; ++g) {
+    const auto* columns =
+        reinterpret_cast<const float*>(groups + g * query.shape.group_bytes() + query.shape.columns_at());
+    __m512 raised = _mm512_mul_ps(_mm512_loadu_ps(columns + rows_a_group), _mm512_set1_ps(weight));
+    __m512 bound = bounds.upper(columns, _mm512_cvtepi32_ps(found[g]), raised);
+    bound = _mm512_mask_mov_ps(nothing, __mmask16(among >> (g * rows_a_group)), bound);
+    best = _mm512_max_ps(_mm512_sub_ps(bound, _mm512_add_ps(raised, raised)), best);  // of NaN the second
+    _mm512_storeu_ps(upper + g * rows_a_group, bound);
     _mm512_storeu_si512(sums + g * rows_a_group, found[g]);
-    const uint8_t* columns = groups + g * query.shape.group_bytes() + query.shape.columns_at();
-    uint64_t passed = test.passes(reinterpret_cast<const float*>(columns), _mm512_cvtepi32_ps(found[g]));
-    mask |= passed << (g * rows_a_group);
   }
-  return mask;
+  return _mm512_cmp_ps_mask(best, _mm512_set1_ps(interest), _CMP_GE_OQ);
 }
 
-template <class Test>
-KALOS_AVX512 inline uint64_t scan(const uint8_t* groups, uint32_t count, const CodeQuery& query, const Test& test,
-                                  int32_t* sums) {
+template <class Bounds>
+KALOS_AVX512 inline uint32_t scan(const uint8_t* groups, uint32_t count, const CodeQuery& query, const Bounds& bounds,
+                                  float weight, uint64_t among, float interest, float* upper, int32_t* sums) {
   switch (count) {
     case 4:
-      return scan_groups<4>(groups, query, test, sums);
+      return scan_groups<4>(groups, query, bounds, weight, among, interest, upper, sums);
     case 3:
-      return scan_groups<3>(groups, query, test, sums);
+      return scan_groups<3>(groups, query, bounds, weight, among, interest, upper, sums);
     case 2:
-      return scan_groups<2>(groups, query, test, sums);
+      return scan_groups<2>(groups, query, bounds, weight, among, interest, upper, sums);
     default:
-      return scan_groups<1>(groups, query, test, sums);
+      return scan_groups<1>(groups, query, bounds, weight, among, interest, upper, sums);
   }
 }
 
-KALOS_AVX512 uint64_t scan_similarity(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
-                                      const SimilarityTest& test, int32_t* sums) {
-  return scan(groups, group_count, query, Similarity(test), sums);
+KALOS_AVX512 uint32_t scan_similarity(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
+                                      const BoundTerms& terms, uint64_t among, float interest, float* upper,
+                                      int32_t* sums) {
+  return scan(groups, group_count, query, Similarity(terms), terms.weight, among, interest, upper, sums);
 }
 
-KALOS_AVX512 uint64_t scan_distance(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
-                                    const DistanceTest& test, int32_t* sums) {
-  return scan(groups, group_count, query, Distance(test), sums);
+KALOS_AVX512 uint32_t scan_distance(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
+                                    const BoundTerms& terms, uint64_t among, float interest, float* upper,
+                                    int32_t* sums) {
+  return scan(groups, group_count, query, Distance(terms), terms.weight, among, interest, upper, sums);
+}
+
+KALOS_AVX512 uint32_t at_least(const float* values, uint32_t count, float threshold, uint32_t* places) {
+  const __m512 least = _mm512_set1_ps(threshold);
+  uint32_t found = 0;
+  for (uint32_t i = 0; i < count; i += 16) {
+    __mmask16 there = count - i >= 16 ? __mmask16(0xffff) : __mmask16((1u << (count - i)) - 1);
+    uint32_t mask = _mm512_mask_cmp_ps_mask(there, _mm512_maskz_loadu_ps(there, values + i), least, _CMP_GE_OQ);
+    for (; mask != 0; mask &= mask - 1) places[found++] = i + uint32_t(__builtin_ctz(mask));
+  }
+  return found;
 }
 
 KALOS_AVX512 int32_t low_sum(const uint8_t* row, const CodeQuery& query) {
@@ -141,7 +155,7 @@ KALOS_AVX512 int32_t low_sum(const uint8_t* row, const CodeQuery& query) {
 
 }  // namespace
 
-CodeKernels avx512_code_kernels() { return {scan_similarity, scan_distance, low_sum}; }
+CodeKernels avx512_code_kernels() { return {scan_similarity, scan_distance, at_least, low_sum}; }
 
 }  // namespace kalos
 

@@ -1,5 +1,7 @@
 // Scans over codes in plain C++: what the other instruction sets must agree with.
-#include <cstring>
+#include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "compute/cpu/kernels.h"
 
@@ -22,36 +24,49 @@ void high_sums(const uint8_t* group, const CodeQuery& query, int32_t* sums) {
   for (uint32_t row = 0; row < rows_a_group; ++row) sums[row] = 32 * sums[row] - twice_the_middle * query.sum;
 }
 
-template <class Passes>
-uint64_t scan(const uint8_t* groups, uint32_t group_count, const CodeQuery& query, int32_t* sums, Passes passes) {
-  uint64_t mask = 0;
+template <class Upper>
+uint32_t scan(const uint8_t* groups, uint32_t group_count, const CodeQuery& query, const BoundTerms& terms,
+              uint64_t among, float interest, float* upper, int32_t* sums, Upper upper_of) {
+  uint32_t interesting = 0;
   for (uint32_t i = 0; i < group_count; ++i) {
     const uint8_t* group = groups + i * query.shape.group_bytes();
     high_sums(group, query, sums + i * rows_a_group);
     const auto* columns = reinterpret_cast<const float*>(group + query.shape.columns_at());
     for (uint32_t row = 0; row < rows_a_group; ++row) {
-      uint32_t bit = i * rows_a_group + row;
-      mask |= uint64_t{passes(columns + row, float(sums[bit]))} << bit;
+      uint32_t at = i * rows_a_group + row;
+      float raised = columns[rows_a_group + row] * terms.weight;
+      upper[at] = upper_of(columns + row, float(sums[at]), raised);
+      if (!(among >> at & 1)) upper[at] = -std::numeric_limits<float>::infinity();
+      interesting |= uint32_t{upper[at] - 2 * raised >= interest} << row;
     }
   }
-  return mask;
+  return interesting;
 }
 
-uint64_t scan_similarity(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
-                         const SimilarityTest& test, int32_t* sums) {
-  return scan(groups, group_count, query, sums, [&](const float* columns, float sum) {
-    float scale = columns[0], error = columns[rows_a_group];
-    return scale * (sum * test.step) + error * test.weight >= test.threshold;
-  });
+uint32_t scan_similarity(const uint8_t* groups, uint32_t group_count, const CodeQuery& query, const BoundTerms& terms,
+                         uint64_t among, float interest, float* upper, int32_t* sums) {
+  return scan(groups, group_count, query, terms, among, interest, upper, sums,
+              [&](const float* columns, float sum, float raised) {
+                return columns[0] * (sum * terms.step) + (raised + terms.base);
+              });
 }
 
-uint64_t scan_distance(const uint8_t* groups, uint32_t group_count, const CodeQuery& query, const DistanceTest& test,
-                       int32_t* sums) {
-  return scan(groups, group_count, query, sums, [&](const float* columns, float sum) {
-    float scale = columns[0], error = columns[rows_a_group], square = columns[2 * rows_a_group];
-    float radius = error + test.limit;
-    return (test.base + square * test.keep) - scale * (sum * test.step) <= radius * radius;
-  });
+uint32_t scan_distance(const uint8_t* groups, uint32_t group_count, const CodeQuery& query, const BoundTerms& terms,
+                       uint64_t among, float interest, float* upper, int32_t* sums) {
+  return scan(groups, group_count, query, terms, among, interest, upper, sums,
+              [&](const float* columns, float sum, float raised) {
+                float squared = (columns[2 * rows_a_group] * terms.keep + terms.base) - columns[0] * (sum * terms.step);
+                return raised - std::sqrt(std::max(squared, 0.0f)) * terms.shrink;
+              });
+}
+
+uint32_t at_least(const float* values, uint32_t count, float threshold, uint32_t* places) {
+  uint32_t found = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    places[found] = i;
+    found += values[i] >= threshold;
+  }
+  return found;
 }
 
 int32_t low_sum(const uint8_t* low, const CodeQuery& query) {
@@ -64,6 +79,6 @@ int32_t low_sum(const uint8_t* low, const CodeQuery& query) {
 
 }  // namespace
 
-CodeKernels portable_code_kernels() { return {scan_similarity, scan_distance, low_sum}; }
+CodeKernels portable_code_kernels() { return {scan_similarity, scan_distance, at_least, low_sum}; }
 
 }  // namespace kalos
