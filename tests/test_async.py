@@ -95,6 +95,36 @@ def test_more_tasks_than_slots(collection):
     run(main())
 
 
+def test_five_hundred_tasks_at_once(shared, collection):
+    """Of one client with eight slots: reads and writes of all sizes, each answered with what its own task wrote."""
+
+    async def one(number):
+        own = f"task-{number}"
+        ids = [f"{own}/{row}" for row in range(3)]
+        vectors = [[1, number, row, 0] for row in range(3)]
+        texts = [f"{own}/{row}" + "x" * (90_000 if number % 50 == 0 else 0) for row in range(3)]
+        sequence = await collection.aupsert(ids, vectors, texts=texts, namespace=own, durability="relaxed")
+        hits, found, listed, count = await asyncio.gather(
+            collection.asearch(vectors[1], 1, namespace=own, min_sequence=sequence),
+            collection.aget([ids[2], "nobody", ids[0]], namespace=own),
+            shared.abatch([collection.op.get(ids, namespace=own), collection.op.count(namespace=own)]),
+            collection.acount(namespace=own),
+        )
+        assert [(hit.id, hit.text) for hit in hits] == [(ids[1], texts[1])]
+        assert [hit and hit.text for hit in found] == [texts[2], None, texts[0]]
+        assert [[hit.text for hit in listed[0]], listed[1], count] == [texts, 3, 3]
+        assert await collection.adelete(ids[:2], namespace=own, durability="relaxed") == 2
+        assert [hit.id async for hit in collection.ascan(namespace=own)] == ids[2:]
+
+    async def main():
+        await asyncio.gather(*(one(number) for number in range(500)))
+
+    run(main())
+    assert collection.count(subtree=True) == 500
+    lane = shared.current().lane
+    assert (lane.in_use, len(lane._free)) == (0, lane.slot_count)
+
+
 def test_threads_and_tasks_share_a_client(collection):
     collection.upsert(["a"], [V])
     stop = threading.Event()

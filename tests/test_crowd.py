@@ -1,4 +1,5 @@
-"""Many at once: fifty client processes whose every answer is checked, floods that starve nobody, requests that meet.
+"""Many at once: fifty client processes and the threads of one whose every answer is checked, floods that starve nobody,
+requests that meet.
 
 KALOS_CROWD_SECONDS makes the crowd stay longer.
 """
@@ -22,32 +23,30 @@ from conftest import wait_until
 import kalos_memory as kalos
 
 PROCESSES = 50
+THREADS = 64
 SECONDS = float(os.environ.get("KALOS_CROWD_SECONDS", "8"))
 SHARED_ROWS = 5
 
 
 class Member:
-    """One process of the crowd. What lies in its own namespace it knows exactly; in the shared one it holds everybody
-    to whole batches whose versions never go back."""
+    """One process of the crowd, or one thread. What lies in its own namespace it knows exactly; in the shared one it
+    holds everybody to whole batches whose versions never go back."""
 
-    def __init__(self, data_dir: str, number: int) -> None:
-        self.number = number
+    def __init__(self, client: kalos.Client, number: int, crowd: int) -> None:
+        self.number, self.crowd = number, crowd
         self.dice = random.Random(number)
-        self.client = kalos.connect(data_dir, autostart=False, timeout=60.0)
-        self.notes = self.client.collection("notes")
+        self.client = client
+        self.notes = client.collection("notes")
         self.own = (f"p{number}",)
         self.rows: dict[str, tuple[Any, str, int]] = {}  # in the order of insertion: id -> vector, text, parity
         self.sequence = 0
         self.version = 0
-        self.seen = [0] * PROCESSES
+        self.seen = [0] * crowd
         self.checks = 0
 
-    def run(self, seconds: float) -> None:
-        steps = [self.upsert, self.upsert, self.delete, self.search, self.search, self.look, self.batch, self.share]
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            self.dice.choice([*steps, self.watch])()
-        self.client.close()
+    def step(self) -> None:
+        writes = [self.upsert, self.upsert, self.delete, self.batch, self.share]
+        self.dice.choice([*writes, self.search, self.search, self.look, self.watch])()
 
     def wrote(self, sequence: int) -> None:
         assert sequence >= self.sequence, "commit sequences went back"
@@ -134,7 +133,7 @@ class Member:
         )
 
     def watch(self) -> None:
-        other = self.dice.randrange(PROCESSES)
+        other = self.dice.randrange(self.crowd)
         hits = self.notes.get([f"s{other}-{row}" for row in range(SHARED_ROWS)], namespace="shared")
         versions = {hit.metadata["version"] if hit and hit.metadata else 0 for hit in hits}
         assert len(versions) == 1, "a batch was seen by half"
@@ -146,8 +145,11 @@ class Member:
 
 def _member(data_dir: str, number: int, seconds: float, results: Any) -> None:
     try:
-        member = Member(data_dir, number)
-        member.run(seconds)
+        with kalos.connect(data_dir, autostart=False, timeout=60.0) as client:
+            member = Member(client, number, PROCESSES)
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                member.step()
         results.put((number, member.checks, ""))
     except BaseException:
         results.put((number, 0, traceback.format_exc()))
@@ -175,6 +177,33 @@ def test_fifty_processes_and_every_answer_is_right(client: kalos.Client) -> None
     wait_until(lambda: len(client.stats()["lanes"]["clients"]) == 1, "kalosd sees their end")
     requests = client.stats()["requests"]
     assert (requests["staged_bytes"], requests["in_flight"]) == (0, 0)
+
+
+def test_sixty_four_threads_of_one_client_and_every_answer_is_right(client: kalos.Client) -> None:
+    """The same of the threads of one process, of which eight at a time have a slot: none gets another's answer, and no
+    slot is lost."""
+    client.timeout_s = 60.0
+    client.collection("notes", dimension=4)
+    members = [Member(client, number, THREADS) for number in range(THREADS)]
+    faults = []
+
+    def run(member: Member) -> None:
+        try:
+            for _ in range(25):
+                member.step()
+            member.look()
+        except BaseException:
+            faults.append(traceback.format_exc())
+
+    threads = [threading.Thread(target=run, args=(member,)) for member in members]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive(), "a thread hangs"
+    assert not faults, faults[0]
+    lane = client.current().lane  # type: ignore[union-attr]
+    assert (lane.in_use, len(lane._free)) == (0, lane.slot_count)
 
 
 class Flood:
