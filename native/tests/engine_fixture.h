@@ -111,8 +111,9 @@ struct NewRow {
 // An index with one collection, number 1, and the sequence numbers that a store would give.
 class Fixture {
  public:
-  explicit Fixture(uint32_t dimension, kalos_metric metric = KALOS_METRIC_COSINE, TextBacking backing = {})
-      : index(backing) {
+  explicit Fixture(uint32_t dimension, kalos_metric metric = KALOS_METRIC_COSINE, TextBacking backing = {},
+                   uint32_t threads = 2)
+      : index(backing, threads) {
     CollectionInfo info;
     info.id = 1;
     info.name = "notes";

@@ -416,6 +416,7 @@ TEST(explain_counts_rows) {
   request.explain = true;
   json explain = json::parse(fixture.hits(request).explain);
   CHECK_EQ(json({{"plan", "code scan"},
+                 {"threads", "one thread"},
                  {"device", "cpu"},
                  {"rows_in_scope", 201},
                  {"rows_matched", 50},

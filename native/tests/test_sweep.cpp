@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "compute/cpu/portable/canonical.h"
+#include "engine/planner.h"
 #include "engine_fixture.h"
 #include "vector_families.h"
 
@@ -138,6 +139,57 @@ TEST(thousands_of_equal_rows_come_in_the_order_of_insertion) {
       CHECK(same(metric, brute_force(metric, query, rows, there, k), store.group(search_for(query, k))));
     }
   }
+}
+
+TEST(several_threads_and_many_queries_at_once_answer_the_same) {
+  Random random(seed() + 4);
+  const uint32_t n = 60000;
+  for (kalos_metric metric : metrics) {
+    Fixture store(64, metric, {}, 4);
+    auto rows = families::all()[1].make(random, n, 64);  // clustered
+    for (uint32_t i = 0; i < n; ++i) store.put({std::to_string(i), rows[i], {}, {}, {}});
+    std::vector<bool> there(n, true);
+    std::vector<float> together;
+    std::vector<std::vector<Expected>> expected;
+    for (int i = 0; i < 20; ++i) {
+      Vector query = families::plus(families::gaussian(random, 64, 0.1), rows[random() % n]);
+      expected.push_back(brute_force(metric, query, rows, there, 30));
+      // Often enough that the planner tries every plan.
+      for (int again = 0; again < 5; ++again) {
+        CHECK(same(metric, expected.back(), store.group(search_for(query, 30))));
+      }
+      together.insert(together.end(), query.begin(), query.end());
+    }
+    SearchRequest request = search_for(together, 30);
+    request.query_count = 20;
+    request.dimension = 64;
+    auto groups = store.hits(request).groups;
+    CHECK_EQ(20u, groups.size());
+    for (size_t i = 0; i < groups.size(); ++i) CHECK(same(metric, expected[i], groups[i]));
+  }
+}
+
+TEST(the_planner_takes_what_is_cheaper_and_notices_changes) {
+  Planner planner(4);
+  constexpr uint64_t large = 64 << 20, small = 1 << 20;
+  CHECK(planner.choose(small, true) == Plan::one_thread);
+  CHECK(planner.choose(large, false) == Plan::one_thread);
+  CHECK(Planner(1).choose(large, true) == Plan::one_thread);
+  auto shared_of = [&](int64_t alone_ns, int64_t shared_ns, int passes) {
+    int shared = 0;
+    for (int i = 0; i < passes; ++i) {
+      Plan plan = planner.choose(large, true);
+      shared += plan == Plan::all_threads;
+      planner.report(plan, large, plan == Plan::all_threads ? shared_ns : alone_ns);
+    }
+    return shared;
+  };
+  CHECK(shared_of(1000, 400, 100) > 90);
+  // Somebody else takes the other CPUs: waiting for them is worse than doing it alone.
+  shared_of(1000, 5000, 300);
+  CHECK(shared_of(1000, 5000, 100) < 10);
+  shared_of(1000, 400, 3000);
+  CHECK(shared_of(1000, 400, 100) > 90);
 }
 
 TEST(bounds_hold_for_every_row) {

@@ -4,7 +4,9 @@
 #include <set>
 
 #include "engine/pass.h"
+#include "engine/planner.h"
 #include "engine/reply.h"
+#include "engine/scan_pool.h"
 #include "engine/search.h"
 #include "engine/select.h"
 
@@ -70,9 +72,10 @@ bool same_walk(const Pending& a, const Pending& b) {
 }  // namespace
 
 struct Index::State {
-  explicit State(TextBacking given) : backing(std::move(given)), device(make_cpu_device()) {}
+  State(TextBacking given, uint32_t threads)
+      : backing(std::move(given)), device(make_cpu_device()), pool(threads), planner(threads) {}
 
-  Snapshot snapshot() const { return {commit_sequence, wall_us(), device.get()}; }
+  Snapshot snapshot() { return {commit_sequence, wall_us(), device.get(), &pool, &planner}; }
 
   Result<Collection*> find(uint64_t collection_id) const {
     auto at = entries.find(collection_id);
@@ -143,12 +146,14 @@ struct Index::State {
 
   TextBacking backing;
   std::unique_ptr<Device> device;
+  ScanPool pool;
+  Planner planner;
   std::map<uint64_t, Entry> entries;
   std::set<uint64_t> dropped;  // while they were loading; ids are never used again
   uint64_t commit_sequence = 0;
 };
 
-Index::Index(TextBacking backing) : state_(std::make_unique<State>(std::move(backing))) {}
+Index::Index(TextBacking backing, uint32_t threads) : state_(std::make_unique<State>(std::move(backing), threads)) {}
 Index::~Index() = default;
 
 void Index::read(std::span<ReadJob* const> jobs) {

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/cpus.h"
 #include "engine/collection.h"
 #include "engine/jobs.h"
 
@@ -33,8 +34,8 @@ using Change = std::variant<RowChange, CollectionAdded, CollectionDropped>;
 
 class Index {
  public:
-  // backing: where the texts of new collections lie.
-  explicit Index(TextBacking backing = {});
+  // backing: where the texts of new collections lie; threads: that a pass over many rows may take.
+  explicit Index(TextBacking backing = {}, uint32_t threads = uint32_t(effective_cpus()));
   ~Index();
 
   // Serves the jobs in one pass: fills every job's reply (status, message, search_ns, fetch_ns). Checks each request

@@ -10,10 +10,15 @@
 
 namespace kalos {
 
+class ScanPool;
+class Planner;
+
 struct Snapshot {
   uint64_t commit_sequence = 0;
   int64_t now_us = 0;  // rows that expired by then do not exist
   const Device* device = nullptr;
+  ScanPool* pool = nullptr;
+  Planner* planner = nullptr;
 };
 
 // A deadline that is looked at every 64k rows: reading the clock for each row would cost more than the row.

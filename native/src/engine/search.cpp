@@ -19,6 +19,7 @@ struct Member {
 
 std::string explain_json(const WalkMember& member, uint64_t rows_in_scope, const Snapshot& snapshot) {
   nlohmann::ordered_json explain{{"plan", member.counts.scanned != 0 ? "code scan" : "canonical scan"},
+                                 {"threads", plan_name(member.plan)},
                                  {"device", snapshot.device->name()},
                                  {"rows_in_scope", rows_in_scope},
                                  {"rows_matched", member.rows_matched},

@@ -98,7 +98,6 @@ void Sweep::look_at_columns(const Stretch& stretch, uint32_t row, uint32_t group
   }
 }
 
-// Goes through the window, the highest bounds first.
 void Sweep::narrow() {
   if (filled_ == 0) return;
   places_.resize(window_);

@@ -56,6 +56,8 @@ class Sweep {
   bool takes(double key, uint64_t sequence) const { return key >= threshold_ && best_.takes(key, sequence); }
   void add(const Candidate& candidate);
 
+  // Goes through the window, the highest bounds first. The owner of the sweep need not ask for it.
+  void narrow();
   // What another thread's sweep with the same query has found. Done with its scans.
   void take_over(Sweep& other);
   // The k-th best lower bound so far: no row below it is wanted.
@@ -65,6 +67,7 @@ class Sweep {
   // The best first. The sweep is done with.
   std::vector<Candidate> finish();
   const SweepCounts& counts() const { return counts_; }
+  void count_scored(uint64_t rows) { counts_.scored += rows; }
 
  private:
   // The best lower bounds of distinct rows.
@@ -95,7 +98,6 @@ class Sweep {
 
   const CodedQuery& coded(const Coding& coding);
   void look_at_columns(const Stretch& stretch, uint32_t row, uint32_t groups, uint64_t among, uint32_t columns);
-  void narrow();
   void narrow(uint32_t place);
   void at_least(LowerBounds& bounds, double key);
   void score_survivors();

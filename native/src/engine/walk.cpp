@@ -1,10 +1,12 @@
 #include "engine/walk.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <unordered_set>
 
 #include "compute/cpu/portable/canonical.h"
+#include "engine/scan_pool.h"
 
 namespace kalos {
 namespace {
@@ -65,90 +67,186 @@ Lane::Lane(const Collection& collection, const Snapshot& snapshot, WalkMember& o
 
 using Lanes = std::vector<std::unique_ptr<Lane>>;
 
+// What a walk has to pass over: the runs of rows of its scope.
+struct Stop {
+  const Namespace* owner = nullptr;
+  uint32_t run = 0;
+};
+
 class Walk {
  public:
-  Walk(const Collection& collection, const Snapshot& snapshot, Lanes& lanes)
-      : metric_(collection.info().metric), snapshot_(snapshot), lanes_(lanes) {
+  Walk(const Collection& collection, const Snapshot& snapshot, Lanes& lanes, uint32_t window)
+      : collection_(collection),
+        metric_(collection.info().metric),
+        snapshot_(snapshot),
+        lanes_(lanes),
+        window_(window),
+        expired_(lanes.size()),
+        thresholds_(lanes.size()) {
     for (auto& lane : lanes) {
       if (!members_.empty() && members_.back() == &lane->member) continue;
       members_.push_back(&lane->member);
       lane->member.rows_matched = 0;
     }
+    for (auto& threshold : thresholds_) threshold = -std::numeric_limits<double>::infinity();
   }
 
   void run(const std::vector<const Namespace*>& scope) {
+    uint64_t rows = 0;
     for (const Namespace* owner : scope) {
-      owner_ = owner;
-      const RowTable& rows = owner->vectors();
-      for (size_t chunk = 0; chunk < rows.run_count(); ++chunk) {
-        run_ = rows.run(chunk);
-        for (at_ = 0; at_ < run_.count; at_ += rows_a_block) {
-          count_ = std::min(rows_a_block, run_.count - at_);
-          if (!block()) return;
-        }
-      }
+      rows += owner->vectors().size();
+      for (size_t run = 0; run < owner->vectors().run_count(); ++run) stops_.push_back({owner, uint32_t(run)});
     }
+    const CodeShape shape = collection_.coder().shape();
+    const uint64_t bytes = rows * (shape.group_bytes() / rows_a_group) * lanes_.size();
+    const Plan plan = snapshot_.planner->choose(bytes, can_share());
+    const int64_t started = monotonic_ns();
+    if (plan == Plan::all_threads) {
+      std::vector<Sweeps> all(snapshot_.pool->threads());
+      snapshot_.pool->run([&](uint32_t thread) {
+        all[thread] = thread == 0 ? own_sweeps() : new_sweeps();
+        visit(all[thread]);
+      });
+      for (size_t thread = 1; thread < all.size(); ++thread) {
+        for (size_t i = 0; i < all[thread].size(); ++i) lanes_[i]->sweep.take_over(*all[thread][i].sweep);
+      }
+    } else {
+      Sweeps own = own_sweeps();
+      visit(own);
+    }
+    snapshot_.planner->report(plan, bytes, monotonic_ns() - started);
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+      if (expired_[i]) lanes_[i]->member.expired = true;
+    }
+    for (WalkMember* member : members_) member->plan = plan;
   }
 
  private:
-  // False once nobody waits for an answer any more.
-  bool block() {
+  // A lane on one thread.
+  struct Pace {
+    Lane* lane = nullptr;
+    Sweep* sweep = nullptr;
+    Deadline* deadline = nullptr;  // all lanes of a member count for one
+    std::unique_ptr<Sweep> made_sweep;  // on other threads than the walk's own
+    std::unique_ptr<Deadline> made_deadline;
+  };
+  using Sweeps = std::vector<Pace>;
+
+  // Filters that are asked row by row, and what counts rows, know one thread only.
+  bool can_share() const {
+    return std::none_of(members_.begin(), members_.end(), [](const WalkMember* member) {
+      return member->filter || member->group_by || member->request->explain;
+    });
+  }
+
+  Sweeps own_sweeps() {
+    Sweeps sweeps;
+    for (auto& lane : lanes_) sweeps.push_back({lane.get(), &lane->sweep, &lane->member.deadline, nullptr, nullptr});
+    return sweeps;
+  }
+
+  Sweeps new_sweeps() {
+    Sweeps sweeps;
+    for (auto& lane : lanes_) {
+      auto sweep = std::make_unique<Sweep>(*snapshot_.device, collection_.coder(), lane->query, lane->wanted,
+                                           lane->least_key, window_, &lane->admission);
+      Pace pace{lane.get(), sweep.get(), nullptr, std::move(sweep), nullptr};
+      if (sweeps.empty() || &sweeps.back().lane->member != &lane->member) {
+        pace.made_deadline = std::make_unique<Deadline>(lane->member.deadline);
+        pace.deadline = pace.made_deadline.get();
+      } else {
+        pace.deadline = sweeps.back().deadline;
+      }
+      sweeps.push_back(std::move(pace));
+    }
+    return sweeps;
+  }
+
+  // Takes one stop after the other until there are none left, or nobody waits for an answer any more.
+  void visit(Sweeps& sweeps) {
+    for (size_t i; (i = next_++) < stops_.size();) {
+      const Namespace& owner = *stops_[i].owner;
+      const RowTable::Run run = owner.vectors().run(stops_[i].run);
+      for (uint32_t at = 0; at < run.count; at += rows_a_block) {
+        if (!block(sweeps, owner, run, at, std::min(rows_a_block, run.count - at))) return;
+      }
+      share_thresholds(sweeps);
+    }
+    for (Pace& pace : sweeps) pace.sweep->narrow();
+  }
+
+  bool block(Sweeps& sweeps, const Namespace& owner, const RowTable::Run& run, uint32_t at, uint32_t count) {
     for (WalkMember* member : members_) {
-      if (member->request->explain) count_matches(*member);
+      if (member->request->explain) count_matches(*member, owner, run, at, count);
     }
     bool anyone = false;
-    for (auto& lane : lanes_) {
-      WalkMember& member = lane->member;
-      if (member.expired) continue;
+    for (size_t i = 0; i < sweeps.size(); ++i) {
+      Pace& pace = sweeps[i];
+      if (expired_[i].load(std::memory_order_relaxed) || pace.lane->member.expired) continue;
       anyone = true;
-      if (lane->sweeps(run_)) {
-        lane->sweep.scan(*owner_, run_, at_, count_, ~uint64_t{0});
+      if (pace.lane->sweeps(run)) {
+        pace.sweep->scan(owner, run, at, count, ~uint64_t{0});
       } else {
-        score(*lane);
+        score(pace, owner, run, at, count);
       }
-      if (member.deadline.passed_after(count_)) member.expired = true;
+      if (pace.deadline->passed_after(count)) expired_[i] = true;
     }
     return anyone;
   }
 
-  // Explaining costs: every row is asked, so that rows_matched is a count and not a guess.
-  void count_matches(WalkMember& member) {
-    MemberAdmission admission(member, snapshot_.now_us);
-    for (uint32_t i = 0; i < count_; ++i) member.rows_matched += admission.admits(row(i));
+  // What one thread has ruled out, no other has to look at.
+  void share_thresholds(Sweeps& sweeps) {
+    for (size_t i = 0; i < sweeps.size(); ++i) {
+      double mine = sweeps[i].sweep->threshold();
+      double known = thresholds_[i].load(std::memory_order_relaxed);
+      while (known < mine && !thresholds_[i].compare_exchange_weak(known, mine, std::memory_order_relaxed)) {
+      }
+      sweeps[i].sweep->raise_threshold(known);
+    }
   }
 
-  RowRef row(uint32_t i) const { return {owner_, RowCode::of(run_.first + at_ + i, true)}; }
+  // Explaining costs: every row is asked, so that rows_matched is a count and not a guess.
+  void count_matches(WalkMember& member, const Namespace& owner, const RowTable::Run& run, uint32_t at,
+                     uint32_t count) {
+    MemberAdmission admission(member, snapshot_.now_us);
+    for (uint32_t i = 0; i < count; ++i) member.rows_matched += admission.admits(row_at(owner, run, at + i));
+  }
 
-  void score(Lane& lane) {
-    RowBlock rows{run_.block.vectors + size_t{at_} * run_.block.stride, run_.block.norms + at_, run_.block.stride,
-                  count_};
-    snapshot_.device->score(metric_, rows, lane.query, scores_);
-    lane.member.counts.scored += count_;
-    bool all = lane.member.group_by.has_value();
-    for (uint32_t i = 0; i < count_; ++i) {
-      double key = metric_ == KALOS_METRIC_L2 ? -scores_[i] : scores_[i];
-      uint64_t sequence = run_.entries[at_ + i].sequence;
-      if (all ? key < lane.least_key : !lane.sweep.takes(key, sequence)) continue;
-      if (!lane.admission.admits(row(i))) continue;
-      Candidate candidate{key, sequence, row(i)};
+  static RowRef row_at(const Namespace& owner, const RowTable::Run& run, uint32_t i) {
+    return {&owner, RowCode::of(run.first + i, true)};
+  }
+
+  void score(Pace& pace, const Namespace& owner, const RowTable::Run& run, uint32_t at, uint32_t count) {
+    double scores[rows_a_block];
+    RowBlock rows{run.block.vectors + size_t{at} * run.block.stride, run.block.norms + at, run.block.stride, count};
+    Lane& lane = *pace.lane;
+    snapshot_.device->score(metric_, rows, lane.query, scores);
+    pace.sweep->count_scored(count);
+    const bool all = lane.member.group_by.has_value();
+    for (uint32_t i = 0; i < count; ++i) {
+      const double key = metric_ == KALOS_METRIC_L2 ? -scores[i] : scores[i];
+      const uint64_t sequence = run.entries[at + i].sequence;
+      if (all ? key < lane.least_key : !pace.sweep->takes(key, sequence)) continue;
+      const RowRef row = row_at(owner, run, at + i);
+      if (!lane.admission.admits(row)) continue;
       if (all) {
-        lane.all.push_back(candidate);
+        lane.all.push_back({key, sequence, row});
       } else {
-        lane.sweep.add(candidate);
+        pace.sweep->add({key, sequence, row});
       }
     }
   }
 
-  kalos_metric metric_;
+  const Collection& collection_;
+  const kalos_metric metric_;
   const Snapshot& snapshot_;
   Lanes& lanes_;
+  const uint32_t window_;
   std::vector<WalkMember*> members_;
-  // The block at hand: rows [at_, at_ + count_) of run_.
-  const Namespace* owner_ = nullptr;
-  RowTable::Run run_;
-  uint32_t at_ = 0;
-  uint32_t count_ = 0;
-  double scores_[rows_a_block];
+  std::vector<Stop> stops_;
+  std::atomic<size_t> next_ = 0;
+  std::vector<std::atomic<bool>> expired_;       // of each lane
+  std::vector<std::atomic<double>> thresholds_;  // likewise
 };
 
 // The best rows of which no two have the same value; rows without the key stand for themselves.
@@ -205,7 +303,7 @@ void walk(const Collection& collection, const Snapshot& snapshot, const std::vec
   size_t candidates = 0;
   auto flush = [&] {
     if (lanes.empty()) return;
-    Walk(collection, snapshot, lanes).run(scope);
+    Walk(collection, snapshot, lanes, uint32_t(window)).run(scope);
     for (auto& lane : lanes) finish(*lane);
     lanes.clear();
     candidates = 0;

@@ -14,6 +14,7 @@
 #include "engine/filter.h"
 #include "engine/jobs.h"
 #include "engine/pass.h"
+#include "engine/planner.h"
 #include "engine/sweep.h"
 
 namespace kalos {
@@ -28,6 +29,7 @@ struct WalkMember {
   // Filled by the walk.
   uint64_t rows_matched = 0;                    // of one query; counted where the request wants to be explained
   SweepCounts counts;                           // of all queries
+  Plan plan = Plan::one_thread;                 // of the last walk
   std::vector<std::vector<Candidate>> results;  // of each query, without the skipped ones
 };
 

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/cpus.h"
 #include "base/log.h"
 #include "serve/fault_guard.h"
 #include "serve/hello.h"

@@ -13,9 +13,6 @@
 
 namespace kalos {
 
-// min(CPUs in the affinity mask, cgroup quota rounded down), at least 1.
-int effective_cpus();
-
 class SpinGovernor {
  public:
   // limit_us: the longest window; 0: never spin.

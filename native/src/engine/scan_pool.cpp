@@ -1,0 +1,82 @@
+#include "engine/scan_pool.h"
+
+#include <new>
+#include <system_error>
+
+#include "base/cpus.h"
+
+namespace kalos {
+namespace {
+
+constexpr int polls_before_sleeping = 2000;
+
+}  // namespace
+
+ScanPool::~ScanPool() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  for (std::thread& helper : helpers_) helper.join();
+}
+
+void ScanPool::start() {
+  try {
+    while (helpers_.size() + 1 < threads_) {
+      auto number = uint32_t(helpers_.size() + 1);
+      helpers_.emplace_back([this, number] { help(number); });
+    }
+  } catch (const std::system_error&) {
+    // As many as the system gives: a pass is whole with none.
+  }
+}
+
+void ScanPool::run(const std::function<void(uint32_t)>& work) {
+  if (helpers_.size() + 1 < threads_) start();
+  {
+    std::lock_guard lock(mutex_);
+    work_ = &work;
+    ++pass_;
+    out_of_memory_ = false;
+  }
+  wake_.notify_all();
+  bool failed = false;
+  try {
+    work(0);
+  } catch (const std::bad_alloc&) {
+    failed = true;
+  }
+  std::unique_lock lock(mutex_);
+  work_ = nullptr;
+  lock.unlock();
+  // The others have a moment left at most: sleeping would cost more.
+  for (int i = 0; i < polls_before_sleeping && inside_.load(std::memory_order_acquire) != 0; ++i) relax();
+  lock.lock();
+  left_.wait(lock, [this] { return inside_ == 0; });
+  if (failed || out_of_memory_) throw std::bad_alloc();
+}
+
+void ScanPool::help(uint32_t number) {
+  uint64_t done = 0;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [&] { return stopping_ || (work_ && pass_ != done); });
+    if (stopping_) return;
+    done = pass_;
+    const auto& work = *work_;
+    ++inside_;
+    lock.unlock();
+    bool failed = false;
+    try {
+      work(number);
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+    lock.lock();
+    out_of_memory_ = out_of_memory_ || failed;
+    if (--inside_ == 0) left_.notify_one();
+  }
+}
+
+}  // namespace kalos
