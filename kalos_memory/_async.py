@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from posix_ipc import BusyError, SignalError
 
-from kalos_memory._calls import Connect, Send, Sleep, Steps
+from kalos_memory._calls import INTERPRETER_ENDS, Connect, Send, Sleep, Steps
 from kalos_memory._connection import Connection
 from kalos_memory._errors import KalosError
 from kalos_memory._lane import Exchange, Lane, LaneLost, Slot
@@ -211,6 +211,16 @@ async def run_async(steps: Steps, connect: Callable[[int], Connection]) -> Excha
     except StopIteration as stop:
         run: Exchange = stop.value
         return run
+    except SystemExit as ending:
+        if ending.code is INTERPRETER_ENDS:
+            # Of a loop in a daemon thread. No task ends without a word, so this one waits for ever, as its thread will.
+            never = asyncio.get_running_loop().create_future()
+            _nevers.append(never)
+            await never
+        raise
+
+
+_nevers: list[asyncio.Future[None]] = []
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:

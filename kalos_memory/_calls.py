@@ -46,6 +46,12 @@ _MOST_SENDINGS = {"read": 2, "write": 3}
 _OK = _abi.STATUS_OK
 
 
+# What a daemon thread that calls while the interpreter ends is ended with: SystemExit(INTERPRETER_ENDS). Threads take a
+# SystemExit without a word (but nothing derived from it). There is nobody left to tell, a traceback at every exit would
+# only alarm, and locks that the thread holds come free.
+INTERPRETER_ENDS = "the interpreter ends"
+
+
 class Operation(Generic[T]):
     """A request, checked and encoded, and how to read its reply.
 
@@ -85,7 +91,8 @@ class Caller(Protocol):
     load_timeout_s: float
 
     def current(self) -> Connection | None:
-        """The connection in use, if it may be used. Raises where the client is closed."""
+        """The connection in use, if it may be used. Raises where the client is closed: a KalosError, or
+        SystemExit(INTERPRETER_ENDS)."""
 
     def discard(self, connection: Connection) -> None:
         """This connection is of no use any more."""
@@ -163,12 +170,12 @@ def call_steps(
         return error
 
     while True:
-        connection = caller.current() if first is None else first.connection
-        if connection is None:
-            try:
+        try:
+            connection = caller.current() if first is None else first.connection
+            if connection is None:
                 connection = yield Connect(deadline_ns)
-            except KalosError as error:
-                raise failed(error) from error.__cause__
+        except KalosError as error:
+            raise failed(error) from error.__cause__
         sendings += 1
         try:
             if first is None:

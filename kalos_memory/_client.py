@@ -11,10 +11,10 @@ import weakref
 from collections.abc import Mapping
 from time import monotonic_ns
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from kalos_memory import _abi, _checks, _codec, _operations, _sidecar, _wait
-from kalos_memory._calls import Operation, call, call_steps, timings_of
+from kalos_memory._calls import INTERPRETER_ENDS, Operation, call, call_steps, timings_of
 from kalos_memory._collection import Collection
 from kalos_memory._connection import Connection, Target
 from kalos_memory._connection import connect as open_connection
@@ -255,10 +255,15 @@ class Client:
         if connection is not None and connection.usable():
             return connection
         if self._closed:
-            raise SidecarUnavailable("this client was closed: connect() makes a new one")
+            self._say_closed()
         if connection is not None:
             self.discard(connection)
         return None
+
+    def _say_closed(self) -> NoReturn:
+        if _interpreter_ends and _dies_with_it(threading.current_thread()):
+            raise SystemExit(INTERPRETER_ENDS)
+        raise SidecarUnavailable("this client was closed: connect() makes a new one")
 
     def discard(self, connection: Connection) -> None:
         """This connection is of no use any more; the next call makes another. (For the call logic.)"""
@@ -277,11 +282,16 @@ class Client:
         with self._lock:  # not acquire() and try: an exception of a signal's handler could come in between
             connection = self.current()
             if connection is None:
-                connection = open_connection(self._target, deadline_ns, patient=patient, answer_ns=self._control_ns)
+                try:
+                    connection = open_connection(self._target, deadline_ns, patient=patient, answer_ns=self._control_ns)
+                except SidecarUnavailable:
+                    if self._closed:
+                        self._say_closed()
+                    raise
                 self._connection = connection
         if self._closed:
             self.close()
-            raise SidecarUnavailable("this client was closed while it connected")
+            self._say_closed()
         return connection
 
     def close(self) -> None:
@@ -464,7 +474,17 @@ def _forget_all_in_child() -> None:
         client._forget_in_child()
 
 
+_interpreter_ends = False  # its main thread has come to the end; daemon threads run on for a moment
+
+
+def _dies_with_it(thread: threading.Thread) -> bool:
+    """A daemon thread of Python's own. (One that C made may take a SystemExit for the end of the process.)"""
+    return thread.daemon and not isinstance(thread, threading._DummyThread)
+
+
 def _close_all() -> None:
+    global _interpreter_ends
+    _interpreter_ends = True
     for client in list(_clients):
         with contextlib.suppress(KalosError):
             client.close()

@@ -64,24 +64,28 @@ def test_closed_client(data_dir):
 
 
 def test_close_ends_calls_that_wait(client, data_dir):
-    """Another thread's wait ends with words, at once."""
+    """Another thread's wait ends with words, at once. A write that was posted may be done, and is not called undone."""
     collection = client.collection("c", dimension=4)
     pid = client.stats()["kalosd"]["pid"]
     with stopped(pid):
         failed = []
 
-        def wait():
+        def wait(call):
             try:
-                collection.count()
-            except kalos.SidecarUnavailable as error:
+                call()
+            except kalos.KalosError as error:
                 failed.append(error)
 
-        thread = threading.Thread(target=wait)
-        thread.start()
-        wait_until(lambda: client._connection.lane.in_use == 1, "the call is posted")
+        calls = [collection.count, lambda: collection.upsert(["a"], [V])]
+        threads = [threading.Thread(target=wait, args=(call,)) for call in calls]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: client._connection.lane.in_use == 2, "the calls are posted")
         client.close()
-        thread.join(30)
-        assert "closed" in str(failed[0])
+        for thread in threads:
+            thread.join(30)
+        assert {type(error) for error in failed} == {kalos.SidecarUnavailable, kalos.WriteOutcomeUnknown}
+        assert all("closed" in str(error) for error in failed)
 
 
 def test_a_forgotten_client_warns_nobody(data_dir):
