@@ -96,8 +96,7 @@ KALOS_FAST_CLONES Distances distances(const double* centred, const float* scale,
 }
 
 // codes := scaled / step, rounded; returns the sum of the squares of what is left.
-KALOS_FAST_CLONES double quantize(const double* scaled, double step, double inverse_step, size_t count,
-                                  double* codes) {
+KALOS_FAST_CLONES double quantize(const double* scaled, double step, double inverse_step, size_t count, double* codes) {
   constexpr double rounder = 0x1.8p52;  // what is added to it is rounded to a whole number
   double left[parts] = {};
   for (size_t i = 0; i < count; i += parts) {
