@@ -95,6 +95,23 @@ KALOS_FAST_CLONES Distances distances(const double* centred, const float* scale,
   return {totals[0], totals[1], totals[2], totals[3], totals[4], totals[5]};
 }
 
+// codes := scaled / step, rounded; returns the sum of the squares of what is left.
+KALOS_FAST_CLONES double quantize(const double* scaled, double step, double inverse_step, size_t count, double* codes) {
+  constexpr double rounder = 0x1.8p52;  // what is added to it is rounded to a whole number
+  double left[parts] = {};
+  for (size_t i = 0; i < count; i += parts) {
+    for (size_t j = 0; j < parts; ++j) {
+      double code = (scaled[i + j] * inverse_step + rounder) - rounder;
+      double difference = scaled[i + j] - step * code;
+      codes[i + j] = code;
+      left[j] += difference * difference;
+    }
+  }
+  double total = 0;
+  for (double part : left) total += part;
+  return total;
+}
+
 void write_planes(const uint8_t* codes, uint32_t quads, const CodePlace& place) {
   uint8_t* high = place.group + place.row_of_group * 4;
   uint8_t* low = place.low;
@@ -252,18 +269,16 @@ CodedQuery::CodedQuery(const Coder& coder, const Coding& coding, const PreparedQ
   step_ = largest / 127;
   // Below this the steps themselves would lose their precision; the query counts as zero, all of it as slack.
   if (step_ < 0x1p-100) step_ = 0;
+  std::vector<double> codes(width);
+  const double rest = quantize(scaled.data(), step_, step_ == 0 ? 0 : 1 / step_, width, codes.data());
+  const double length = sum(width, [&](size_t i) { return scaled[i] * scaled[i]; });
   halves_.assign(width, 0);
   int8_t* low = halves_.data();
   int8_t* high = halves_.data() + width / 2;
-  double rest = 0, length = 0;
   for (size_t i = 0; i < width; ++i) {
-    double code = step_ == 0 ? 0 : std::round(scaled[i] / step_);
-    double difference = scaled[i] - step_ * code;
-    rest += difference * difference;
-    length += scaled[i] * scaled[i];
-    size_t half = i / 8 * 4 + i % 4;
-    (i % 8 < 4 ? low : high)[half] = int8_t(code);
-    code_query_.sum += int32_t(code);
+    auto code = int8_t(codes[i]);
+    (i % 8 < 4 ? low : high)[i / 8 * 4 + i % 4] = code;
+    code_query_.sum += code;
   }
   slack_ = std::sqrt(rest) * more + float_rounding * std::sqrt(length);
   code_query_.shape = coder.shape();

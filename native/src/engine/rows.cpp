@@ -1,8 +1,10 @@
 #include "engine/rows.h"
 
+#include <malloc.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -14,53 +16,92 @@ namespace kalos {
 namespace {
 
 constexpr size_t cache_line = 64;
+constexpr size_t page = 4096;
 constexpr size_t huge_page = 2 << 20;
 constexpr uint32_t most_rows_a_chunk = 16384;
 constexpr uint32_t fewest_coded_rows = 32;
 
 constexpr size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
-// Memory that fills a huge page gets one: a scan over 4 KiB pages spends its time on their table.
-bool wants_huge_pages(size_t bytes) { return bytes > huge_page - huge_page / 8; }
+constexpr size_t least_mapped_bytes = 64 << 10;
+
+// Memory that fills a huge page gets one: a scan over 4 KiB pages spends its time on their table. Smaller pieces do not,
+// or they would take all of it.
+std::byte* map(size_t bytes) {
+  if (bytes <= huge_page - huge_page / 8) {
+    void* start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (start == MAP_FAILED) return nullptr;
+    madvise(start, bytes, MADV_NOHUGEPAGE);
+    return static_cast<std::byte*>(start);
+  }
+  // Twice as much has an aligned stretch in it somewhere.
+  void* start = mmap(nullptr, bytes + huge_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (start == MAP_FAILED) return nullptr;
+  auto* from = static_cast<std::byte*>(start);
+  size_t before = (huge_page - reinterpret_cast<uintptr_t>(from) % huge_page) % huge_page;
+  if (before != 0) munmap(from, before);
+  if (before != huge_page) munmap(from + before + bytes, huge_page - before);
+  madvise(from + before, bytes, MADV_HUGEPAGE);
+  return from + before;
+}
+
+// Small pieces that many tables grow out of leave holes all over the heap, which malloc keeps. Now and then it is told to
+// give their pages back.
+void give_back(size_t freed) {
+#if defined(__GLIBC__)
+  constexpr size_t worth_a_search = 64 << 20;
+  static std::atomic<size_t> since_the_last = 0;
+  if ((since_the_last += freed) < worth_a_search) return;
+  since_the_last = 0;
+  malloc_trim(0);
+#else
+  (void)freed;
+#endif
+}
 
 }  // namespace
 
-RowTable::Memory::Memory(size_t bytes) : bytes_(bytes) {
-  if (wants_huge_pages(bytes)) {
-    bytes_ = rounded(bytes, huge_page);
-    data_ = static_cast<std::byte*>(std::aligned_alloc(huge_page, bytes_));
-    if (data_) madvise(data_, bytes_, MADV_HUGEPAGE);
-  } else {
-    bytes_ = rounded(bytes, cache_line);
-    data_ = static_cast<std::byte*>(std::aligned_alloc(cache_line, bytes_));
+RowTable::Memory::Memory(size_t bytes) : bytes_(rounded(bytes, cache_line)) {
+  if (bytes >= least_mapped_bytes) {
+    bytes_ = rounded(bytes, bytes <= huge_page - huge_page / 8 ? page : huge_page);
+    data_ = map(bytes_);
+    mapped_ = data_ != nullptr;
   }
+  // A process may have too many mappings; it has the heap still.
+  if (!data_) data_ = static_cast<std::byte*>(std::aligned_alloc(cache_line, bytes_));
   if (!data_) throw std::bad_alloc();
-  std::memset(data_, 0, bytes_);
+  if (!mapped_) std::memset(data_, 0, bytes_);
 }
 
 RowTable::Memory::~Memory() {
   if (!data_) return;
-  explicit_bzero(data_, bytes_);  // freed memory must not keep what was deleted
-  std::free(data_);
+  if (mapped_) {
+    munmap(data_, bytes_);
+  } else {
+    explicit_bzero(data_, bytes_);
+    std::free(data_);
+    give_back(bytes_);
+  }
 }
 
 RowTable::Memory::Memory(Memory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), mapped_(other.mapped_) {}
 
 RowTable::Memory& RowTable::Memory::operator=(Memory&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(mapped_, other.mapped_);
   return *this;
 }
 
 RowTable::RowTable(Coder* coder)
     : coder_(coder), stride_(coder ? coder->padded() : 0), shape_(coder ? coder->shape() : CodeShape{}) {
-  size_t row_bytes = sizeof(RowEntry);
+  row_bytes_ = sizeof(RowEntry);
   if (coder_) {
-    row_bytes += stride_ * sizeof(float) + sizeof(double) + shape_.group_bytes() / rows_a_group + shape_.low_bytes() +
-                 sizeof(CodeBounds);
+    row_bytes_ += stride_ * sizeof(float) + sizeof(double) + shape_.group_bytes() / rows_a_group + shape_.low_bytes() +
+                  sizeof(CodeBounds);
   }
-  auto rows = uint32_t(std::min<size_t>((huge_page - 6 * cache_line) / row_bytes, most_rows_a_chunk));
+  auto rows = uint32_t(std::min<size_t>((huge_page - 6 * cache_line) / row_bytes_, most_rows_a_chunk));
   rows_a_chunk_ = std::max(rows / rows_a_block, 1u) * rows_a_block;
 }
 
@@ -81,7 +122,6 @@ RowTable::Chunk RowTable::make_chunk(uint32_t capacity) const {
   chunk.capacity = capacity;
   std::byte* start = chunk.memory.data();
   chunk.entries = reinterpret_cast<RowEntry*>(start + entries);
-  std::uninitialized_default_construct_n(chunk.entries, capacity);
   if (coder_) {
     chunk.vectors = reinterpret_cast<float*>(start + vectors);
     chunk.norms = reinterpret_cast<double*>(start + norms);
@@ -102,7 +142,7 @@ uint32_t RowTable::capacity_for(size_t chunk, uint32_t rows) const {
     uint32_t wanted = rows + rows / 4;
     return wanted < fewest_coded_rows ? wanted : fewest_coded_rows;
   }
-  uint64_t step = std::max<uint64_t>((before + rows) / 8, rows_a_group);
+  uint64_t step = std::max<uint64_t>((before + rows) / 4, rows_a_group);
   return uint32_t(std::min<uint64_t>(rounded(rows - 1 + step, rows_a_group), rows_a_chunk_));
 }
 
@@ -130,9 +170,18 @@ void RowTable::resize_last(uint32_t capacity) {
   if (chunk.coding && !old.coding) {
     for (uint32_t row = 0; row < rows; ++row) encode(chunk, row);
   }
-  bytes_ += chunk.memory.size();
-  bytes_ -= old.memory.size();
   old = std::move(chunk);
+}
+
+uint64_t RowTable::bytes() const {
+  if (chunks_.empty()) return 0;
+  // All but the last are of one size.
+  const Memory& last = chunks_.back().memory;
+  uint64_t bytes = (chunks_.size() - 1) * chunks_.front().memory.size() + chunks_.size() * sizeof(Chunk);
+  if (!last.is_mapped()) return bytes + last.size();
+  constexpr uint64_t pages_begun = 6;  // of the parts of a chunk
+  return bytes +
+         std::min<uint64_t>(last.size(), uint64_t{rows_of(chunks_.size() - 1)} * row_bytes_ + pages_begun * page / 2);
 }
 
 uint32_t RowTable::append(const RowEntry& entry, std::span<const float> vector) {
@@ -140,7 +189,6 @@ uint32_t RowTable::append(const RowEntry& entry, std::span<const float> vector) 
   uint32_t row = size_ % rows_a_chunk_;
   if (index == chunks_.size()) {
     chunks_.push_back(make_chunk(capacity_for(index, 1)));
-    bytes_ += chunks_.back().memory.size();
   } else if (row == chunks_[index].capacity) {
     resize_last(capacity_for(index, row + 1));
   }
@@ -162,7 +210,6 @@ void RowTable::remove(uint32_t row) {
   clear_row(from, last);
   --size_;
   if (last == 0) {
-    bytes_ -= from.memory.size();
     chunks_.pop_back();
     return;
   }

@@ -1,8 +1,8 @@
 // Rows of one namespace, dense: what a search reads lies together, in chunks of at most 2 MiB.
 //
-// All chunks but the last are full. The last one grows by an eighth of the table at a time, so that thousands of small
-// namespaces take little more memory than one large one. Each chunk is one piece of memory: codes (compute/codes.h),
-// vectors, norms, entries. A removed row is overwritten by the last one; the place that the last one leaves is zeroed.
+// All chunks but the last are full. The last one grows with the table, a quarter at a time, and of large ones only the
+// pages in use are real, so that thousands of small namespaces take little more memory than one large one. Each chunk is
+// one piece of memory: codes (compute/codes.h), vectors, norms, entries. A removed row is overwritten by the last one; the place that the last one leaves is zeroed.
 // Rows move only while the index is changed, never under a read.
 //
 // A chunk of fewer than 32 rows has no codes: scoring so few is faster than ruling them out.
@@ -38,7 +38,7 @@ class RowTable {
   RowTable& operator=(const RowTable&) = delete;
 
   uint32_t size() const { return size_; }
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const;
 
   uint32_t append(const RowEntry& entry, std::span<const float> vector);
   // The last row takes its place.
@@ -70,7 +70,7 @@ class RowTable {
   uint32_t recode(size_t chunk);
 
  private:
-  // Owned memory, zeroed when it is made and overwritten when it goes.
+  // Owned memory, zeroed when it is made. When it goes, so does what it held: it is overwritten, or unmapped.
   class Memory {
    public:
     Memory() = default;
@@ -80,10 +80,12 @@ class RowTable {
     Memory& operator=(Memory&& other) noexcept;
     std::byte* data() const { return data_; }
     size_t size() const { return bytes_; }
+    bool is_mapped() const { return mapped_; }  // then pages that were never written take no memory
 
    private:
     std::byte* data_ = nullptr;
     size_t bytes_ = 0;
+    bool mapped_ = false;
   };
   struct Chunk {
     Memory memory;
@@ -111,9 +113,9 @@ class RowTable {
   Coder* coder_;
   uint32_t stride_;
   CodeShape shape_;
+  uint32_t row_bytes_;
   uint32_t rows_a_chunk_;
   uint32_t size_ = 0;
-  uint64_t bytes_ = 0;
   std::vector<Chunk> chunks_;
 };
 

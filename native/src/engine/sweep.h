@@ -98,6 +98,7 @@ class Sweep {
 
   const CodedQuery& coded(const Coding& coding);
   void look_at_columns(const Stretch& stretch, uint32_t row, uint32_t groups, uint64_t among, uint32_t columns);
+  void order(uint32_t found);
   void narrow(uint32_t place);
   void at_least(LowerBounds& bounds, double key);
   void score_survivors();
@@ -121,7 +122,7 @@ class Sweep {
   std::vector<Stretch> stretches_;
   std::unique_ptr<float[]> upper_;
   std::unique_ptr<int32_t[]> sums_;
-  std::vector<uint32_t> places_;
+  std::vector<uint32_t> places_, ordered_;
   BoundTerms terms_;  // of the last stretch
 
   LowerBounds high_bounds_;  // from high planes

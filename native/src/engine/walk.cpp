@@ -126,7 +126,7 @@ class Walk {
   struct Pace {
     Lane* lane = nullptr;
     Sweep* sweep = nullptr;
-    Deadline* deadline = nullptr;  // all lanes of a member count for one
+    Deadline* deadline = nullptr;       // all lanes of a member count for one
     std::unique_ptr<Sweep> made_sweep;  // on other threads than the walk's own
     std::unique_ptr<Deadline> made_deadline;
   };
