@@ -2,8 +2,11 @@
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 import warnings
 
 import pytest
@@ -84,8 +87,6 @@ def test_a_child_that_never_touches_kalos_does_not_keep_the_parent_s_lane(client
 
 def test_fork_while_threads_are_in_calls(client, notes):
     """Locks that a thread of the parent held do not hang the child."""
-    import threading
-
     stop = threading.Event()
 
     def work():
@@ -188,3 +189,134 @@ def test_multiprocessing(notes, method):
 
 def _count(notes):
     return notes.count(timeout=30)
+
+
+# A parent and a child with a client each, who both call all the time; the parent then ends in some way, calls under
+# way, and the child goes on.
+FAMILY = """
+import os, signal, sys, threading, time
+import kalos_memory as kalos
+
+V = [1.0, 0.0, 0.0, 0.0]
+client = kalos.connect(sys.argv[1], timeout=30)
+notes = client.collection("notes", dimension=4)
+notes.upsert(["a"], [V], texts=["x" * 100_000])
+
+
+def call(who):
+    hit = notes.search(V, 1)[0]
+    assert (hit.id, len(hit.text)) == ("a", 100_000)
+    notes.upsert([who], [[0.0, 1.0, 0.0, 0.0]], durability="relaxed")
+
+
+parent = os.getpid()
+is_ready, ready = os.pipe()
+if not os.fork():
+    call("child")
+    os.write(ready, b".")
+    both, alone = 0, 0
+    try:
+        while alone < 100:
+            both, alone = (both + 1, 0) if os.getppid() == parent else (both, alone + 1)
+            call("child")
+    except kalos.KalosError as error:
+        print(error)
+    else:
+        rows, lane = notes.count(), client.current().lane
+        slots = [lane.take(time.monotonic_ns() + 10**10) for _ in range(lane.slot_count)]
+        print(both > 0, alone, rows, len(slots))
+    os._exit(0)
+
+os.read(is_ready, 1)
+calls = []
+
+
+def call_for_ever():
+    while True:
+        call("parent")
+        calls.append(None)
+
+
+for _ in range(3):
+    threading.Thread(target=call_for_ever, daemon=True).start()
+while len(calls) < 30:
+    time.sleep(0.001)
+"""
+
+ENDINGS = {"": 0, "sys.exit(7)": 7, "os._exit(7)": 7, "os.kill(os.getpid(), signal.SIGKILL)": -signal.SIGKILL}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_parent_ends_and_the_child_goes_on(client, data_dir, ending):
+    """With the lane that it made for itself, all slots of it; kalosd gives back the parent's at once."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FAMILY + ending, data_dir], capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (ENDINGS[ending], "True 100 3 8\n", "")
+    wait_until(lambda: len(client.stats()["lanes"]["clients"]) == 1, "kalosd sees the end of both")
+    assert client.stats()["requests"]["staged_bytes"] == 0
+    assert sorted(hit.id for hit in client.collection("notes").scan()) == ["a", "child", "parent"]
+
+
+def test_a_private_sidecar_ends_with_the_parent_and_the_child_is_told(kalosd):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FAMILY + "sys.exit(7)", ":memory:"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stderr) == (7, "")
+    assert "private sidecar" in done.stdout
+    assert "has ended" in done.stdout
+
+
+def _call_and_end(notes, ending):
+    """In a child: ends with calls under way."""
+    calls = []
+
+    def call_for_ever():
+        while True:
+            assert notes.search(V, 1, timeout=30)[0].id == "a"
+            notes.upsert(["child"], [[0.0, 1.0, 0.0, 0.0]], texts=["y" * 100_000], durability="relaxed")
+            calls.append(None)
+
+    for _ in range(4):
+        threading.Thread(target=call_for_ever, daemon=True).start()
+    while len(calls) < 30:
+        time.sleep(0.001)
+    ending()
+
+
+def _exit_at_once():
+    os._exit(5)
+
+
+def _kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _exit():
+    sys.exit(6)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_end_with_calls_under_way(client, notes, method):
+    """By os._exit, a signal, or as they should: the parent's lane is whole, and its calls are answered all the time."""
+    context = multiprocessing.get_context(method)
+    endings = {_exit_at_once: 5, _kill: -signal.SIGKILL, _exit: 6}
+    children = [context.Process(target=_call_and_end, args=(notes, ending)) for ending in endings]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for child in children:
+            child.start()
+    while any(child.is_alive() for child in children):
+        assert notes.search(V, 1)[0].id == "a"
+        notes.upsert(["parent"], [[0.0, 1.0, 0.0, 0.0]], durability="relaxed")
+    assert [child.exitcode for child in children] == list(endings.values())
+    lane = client.current().lane
+    slots = [lane.take(time.monotonic_ns() + 30_000_000_000) for _ in range(lane.slot_count)]
+    for slot in slots:
+        lane.give_back(slot)
+    wait_until(lambda: len(client.stats()["lanes"]["clients"]) == 1, "kalosd sees the end of the children")
+    assert client.stats()["requests"]["staged_bytes"] == 0
+    assert [hit and len(hit.text or "") for hit in notes.get(["a", "child", "parent"])] == [0, 100_000, 0]

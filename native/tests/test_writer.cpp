@@ -486,6 +486,52 @@ TEST(memory_limit) {
   CHECK_EQ(static_cast<uint64_t>(stored) - 3, house.rows());
 }
 
+// What filters keep in memory counts, but no write is refused for it: it is given back, and filters find the same rows.
+TEST(columns_give_way_to_rows) {
+  Scratch scratch;
+  WriterOptions options;
+  options.memory_limit_bytes = 8'000'000;
+  House house(scratch, options);
+  auto count = [&](const std::string& filter) {
+    CountRequest request;
+    request.collection_id = house.c;
+    request.filter = filter;
+    std::lock_guard lock(house.engine);
+    Reply reply = house.index.read_one(request, 0);
+    CHECK_EQ(KALOS_STATUS_OK, reply.status);
+    kalos_count_reply answer{};
+    std::memcpy(&answer, reply.message.data(), sizeof answer);
+    return answer.count;
+  };
+  auto bytes = [&] {
+    std::lock_guard lock(house.engine);
+    return house.index.bytes();
+  };
+  for (int batch = 0; batch < 10; ++batch) {
+    std::vector<RowSpec> rows;
+    for (int i = batch * 1000; i < (batch + 1) * 1000; ++i) {
+      rows.push_back({std::to_string(i), std::nullopt, "{\"n\":" + std::to_string(i) + "}"});
+    }
+    CHECK_EQ(KALOS_STATUS_OK, write(*house.writer, upsert_job(house.c, rows)).status);
+  }
+  const uint64_t rows_alone = bytes();
+  CHECK(rows_alone < 4'000'000);
+  for (int i = 0; i < 80; ++i) CHECK_EQ(uint64_t{10'000}, count("{\"no" + std::to_string(i) + "\":{\"$ne\":1}}"));
+  CHECK_EQ(uint64_t{5000}, count("{\"n\":{\"$lt\":5000}}"));
+  CHECK(bytes() > rows_alone + 2'000'000);
+  // Would not fit beside the columns.
+  const std::string text(100'000, 't');
+  while (bytes() + 2 * text.size() < options.memory_limit_bytes) {
+    std::string id = "large" + std::to_string(house.rows());
+    CHECK_EQ(KALOS_STATUS_OK, house.put(id, text).status);
+  }
+  CHECK_EQ(uint64_t{5000}, count("{\"n\":{\"$lt\":5000}}"));
+  CHECK_EQ(KALOS_STATUS_OK, house.put("more", text + text).status);
+  CHECK_EQ(KALOS_STATUS_OK, house.put("most", text + text).status);
+  CHECK(bytes() < options.memory_limit_bytes);
+  CHECK_EQ(uint64_t{5000}, count("{\"n\":{\"$lt\":5000}}"));
+}
+
 // A row goes by itself once its time has come: from the index and from the disk.
 TEST(rows_expire) {
   Scratch scratch;

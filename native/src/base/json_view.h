@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,10 @@ struct JsonValue {
 
 // The value that the text is, or missing.
 JsonValue json_root(std::string_view text);
+
+// The object that the text begins with, or missing. Its end is not looked for, which is enough to walk its members: `raw`
+// is all of the text.
+JsonValue json_object(std::string_view text);
 
 // Walks the members of an object in the order of the text; of any other value there are none.
 class JsonMembers {
@@ -61,5 +66,7 @@ int compare(const JsonNumber& a, const JsonNumber& b);
 // Equal for two values exactly if they are equal as JSON: numbers by value (1 and 1.0), true is not 1, arrays item by
 // item, objects as sets of pairs.
 void append_canonical(JsonValue value, std::string& to);
+// The number with this canonical form; nothing where it is that of another value.
+std::optional<JsonNumber> number_of_canonical(std::string_view canonical);
 
 }  // namespace kalos

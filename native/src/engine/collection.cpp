@@ -19,7 +19,7 @@ struct Collection::State {
     auto at = namespaces.find(key);
     if (at == namespaces.end()) {
       std::string owned(key);
-      at = namespaces.emplace(owned, std::make_unique<Namespace>(owned, coder)).first;
+      at = namespaces.emplace(owned, std::make_unique<Namespace>(owned, coder, columns)).first;
       namespace_bytes += at->second->bytes();
     }
     return *at->second;
@@ -47,6 +47,7 @@ struct Collection::State {
 
   void tidy() {
     arena.tidy([](Record* record) { record->owner->set_record(RowCode{record->row}, record); });
+    columns.allow_beside(namespace_bytes + arena.bytes());
   }
 
   // Learns how to code once there are enough rows, again whenever there are eight times as many or they have changed,
@@ -109,6 +110,7 @@ struct Collection::State {
   size_t stale_run = 0;
   int64_t recode_credit = 0;
   Arena arena;
+  ColumnMemory columns;
   NamespaceMap namespaces;
   std::map<ExpiryKey, Expiring> expiries;
   uint64_t rows = 0;
@@ -125,7 +127,10 @@ void Collection::set_info(CollectionInfo info) { state_->info = std::move(info);
 const NamespaceMap& Collection::namespaces() const { return state_->namespaces; }
 const Coder& Collection::coder() const { return state_->coder; }
 uint64_t Collection::row_count() const { return state_->rows; }
-uint64_t Collection::bytes() const { return state_->namespace_bytes + state_->arena.memory_bytes(); }
+uint64_t Collection::bytes() const {
+  return state_->namespace_bytes + state_->arena.memory_bytes() + state_->columns.bytes();
+}
+void Collection::drop_columns() { state_->columns.drop_all(); }
 
 void Collection::put(std::unique_ptr<Row> row) {
   State& state = *state_;

@@ -49,7 +49,9 @@ class Collection {
   bool remove(std::string_view namespace_key, std::string_view id);
 
   uint64_t row_count() const;
-  uint64_t bytes() const;  // of memory; texts that lie in files are not counted
+  uint64_t bytes() const;  // of memory, columns included; texts that lie in files are not counted
+  // Gives back what the columns of filters take. They come again when they are asked for.
+  void drop_columns();
 
   // What a row costs in memory, overheads included: the writer sums it before it acknowledges a batch.
   static uint64_t bytes_of(uint32_t dimension, size_t id_bytes, size_t text_bytes, size_t metadata_bytes);

@@ -28,7 +28,7 @@ class RowFields {
     size_t left = fields.size();
     std::string_view raw_key;
     JsonValue value;
-    for (JsonMembers walk(json_root(metadata)); left != 0 && walk.next(raw_key, value);) {
+    for (JsonMembers walk(json_object(metadata)); left != 0 && walk.next(raw_key, value);) {
       std::string_view key = json_unescape(raw_key, scratch);
       for (size_t i = 0; i < fields.size(); ++i) {
         if (key == fields[i].name()) {
@@ -52,7 +52,7 @@ class RowFields {
   std::vector<JsonValue> heads_;  // of paths: the value of the first part
 };
 
-bool equals(const FilterOperand& operand, JsonValue value, RowFields& row) {
+bool equals(const FilterOperand& operand, JsonValue value, std::string& scratch) {
   if (value.kind != operand.value.kind) return false;
   switch (value.kind) {
     case JsonKind::missing:
@@ -64,41 +64,41 @@ bool equals(const FilterOperand& operand, JsonValue value, RowFields& row) {
     case JsonKind::number:
       return compare(json_number(value), operand.number) == 0;
     case JsonKind::string:
-      return json_string(value, row.scratch) == operand.string;
+      return json_string(value, scratch) == operand.string;
     default:
       return canonical_of(value) == operand.canonical;
   }
 }
 
 // The order of the value against the operand, or nothing where they have none.
-std::optional<int> order(JsonValue value, const FilterOperand& operand, RowFields& row) {
+std::optional<int> order(JsonValue value, const FilterOperand& operand, std::string& scratch) {
   if (value.kind != operand.value.kind) return std::nullopt;
   if (value.kind == JsonKind::number) return compare(json_number(value), operand.number);
   // UTF-8 orders bytes as code points.
-  if (value.kind == JsonKind::string) return json_string(value, row.scratch).compare(operand.string);
+  if (value.kind == JsonKind::string) return json_string(value, scratch).compare(operand.string);
   return std::nullopt;
 }
 
-bool is_in(const FilterNode& node, JsonValue value, RowFields& row) {
+bool is_in(const FilterNode& node, JsonValue value, std::string& scratch) {
   if (value.kind == JsonKind::missing) return false;
   if (!node.canonical.empty()) return node.canonical.contains(canonical_of(value));
   return std::any_of(node.values.begin(), node.values.end(),
-                     [&](const FilterOperand& operand) { return equals(operand, value, row); });
+                     [&](const FilterOperand& operand) { return equals(operand, value, scratch); });
 }
 
-bool contains(const FilterOperand& operand, JsonValue value, bool fold, RowFields& row) {
+bool contains(const FilterOperand& operand, JsonValue value, bool fold, std::string& scratch) {
   bool strings = operand.value.kind == JsonKind::string;
   if (value.kind == JsonKind::string) {
     if (!strings) return false;
-    std::string_view text = json_string(value, row.scratch);
+    std::string_view text = json_string(value, scratch);
     if (!fold) return text.find(operand.string) != std::string_view::npos;
     return fold_case(text).find(operand.folded) != std::string::npos;
   }
   JsonValue item;
   for (JsonItems walk(value); walk.next(item);) {
     if (fold && strings && item.kind == JsonKind::string) {
-      if (fold_case(json_string(item, row.scratch)) == operand.folded) return true;
-    } else if (equals(operand, item, row)) {
+      if (fold_case(json_string(item, scratch)) == operand.folded) return true;
+    } else if (equals(operand, item, scratch)) {
       return true;
     }
   }
@@ -124,28 +124,49 @@ bool has_subset(JsonValue wanted, JsonValue value) {
   return true;
 }
 
-bool holds_for_field(const FilterNode& node, JsonValue value, RowFields& row) {
+bool holds(const FilterNode& node, RowFields& row) {
+  auto child_holds = [&](const FilterNode& child) { return holds(child, row); };
+  switch (node.op) {
+    case FilterOp::all:
+      return std::all_of(node.children.begin(), node.children.end(), child_holds);
+    case FilterOp::any:
+      return std::any_of(node.children.begin(), node.children.end(), child_holds);
+    case FilterOp::none:
+      return std::none_of(node.children.begin(), node.children.end(), child_holds);
+    default:
+      return matches_value(node, row[node.field], row.scratch);
+  }
+}
+
+// {}, {"$and": []} and the like. A filter that happens to match all rows does say something.
+bool says_nothing(const FilterNode& node) {
+  return node.op == FilterOp::all && std::all_of(node.children.begin(), node.children.end(), says_nothing);
+}
+
+}  // namespace
+
+bool matches_value(const FilterNode& node, JsonValue value, std::string& scratch) {
   switch (node.op) {
     case FilterOp::eq:
-      return equals(node.operand, value, row);
+      return equals(node.operand, value, scratch);
     case FilterOp::ne:
-      return !equals(node.operand, value, row);
+      return !equals(node.operand, value, scratch);
     case FilterOp::in:
-      return is_in(node, value, row);
+      return is_in(node, value, scratch);
     case FilterOp::nin:
-      return !is_in(node, value, row);
+      return !is_in(node, value, scratch);
     case FilterOp::exists:
       return (value.kind != JsonKind::missing) == node.operand.value.is_true();
     case FilterOp::contains:
-      return contains(node.operand, value, false, row);
+      return contains(node.operand, value, false, scratch);
     case FilterOp::icontains:
-      return contains(node.operand, value, true, row);
+      return contains(node.operand, value, true, scratch);
     case FilterOp::subset:
       return value.kind == JsonKind::object && has_subset(node.operand.value, value);
     default:
       break;
   }
-  auto ordered = order(value, node.operand, row);
+  auto ordered = order(value, node.operand, scratch);
   if (!ordered) return false;
   switch (node.op) {
     case FilterOp::gt:
@@ -158,27 +179,6 @@ bool holds_for_field(const FilterNode& node, JsonValue value, RowFields& row) {
       return *ordered <= 0;
   }
 }
-
-bool holds(const FilterNode& node, RowFields& row) {
-  auto child_holds = [&](const FilterNode& child) { return holds(child, row); };
-  switch (node.op) {
-    case FilterOp::all:
-      return std::all_of(node.children.begin(), node.children.end(), child_holds);
-    case FilterOp::any:
-      return std::any_of(node.children.begin(), node.children.end(), child_holds);
-    case FilterOp::none:
-      return std::none_of(node.children.begin(), node.children.end(), child_holds);
-    default:
-      return holds_for_field(node, row[node.field], row);
-  }
-}
-
-// {}, {"$and": []} and the like. A filter that happens to match all rows does say something.
-bool says_nothing(const FilterNode& node) {
-  return node.op == FilterOp::all && std::all_of(node.children.begin(), node.children.end(), says_nothing);
-}
-
-}  // namespace
 
 struct Filter::State {
   FilterTree tree;
@@ -201,6 +201,8 @@ Result<Filter> Filter::parse(std::string_view json) {
 }
 
 bool Filter::matches_all() const { return says_nothing(state_->tree.root); }
+
+const FilterTree& Filter::tree() const { return state_->tree; }
 
 bool Filter::matches(std::string_view metadata) {
   state_->row.resolve(metadata, state_->tree.fields);

@@ -24,6 +24,8 @@
 
 namespace kalos {
 
+struct FilterTree;
+
 class Filter {
  public:
   // Errors: InvalidRequest in words, for what does not parse or passes the limits of abi.h.
@@ -36,6 +38,8 @@ class Filter {
   bool matches_all() const;  // says nothing, as {} and {"$and": []} do
   // metadata: checked JSON, or empty where the row has none.
   bool matches(std::string_view metadata);
+
+  const FilterTree& tree() const;  // engine/filter_tree.h
 
  private:
   struct State;

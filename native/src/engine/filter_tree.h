@@ -1,4 +1,5 @@
-// A parsed filter, between the parser (filter_parse.cpp) and what asks it (filter.cpp).
+// A parsed filter, between the parser (filter_parse.cpp) and what asks it: of one row's metadata (filter.cpp), of the
+// columns of a table (filter_mask.cpp).
 #pragma once
 
 #include <string>
@@ -37,5 +38,8 @@ struct FilterTree {
 
 // Fills the tree from its text, which is JSON that was checked. Errors: InvalidRequest in words.
 Result<> parse_filter_tree(FilterTree& tree);
+
+// What an operator of a field says of its value, which may be missing. scratch: for strings with escapes.
+bool matches_value(const FilterNode& node, JsonValue value, std::string& scratch);
 
 }  // namespace kalos

@@ -256,6 +256,12 @@ uint64_t Index::bytes() const {
   return bytes;
 }
 
+void Index::drop_columns() {
+  for (auto& [id, entry] : state_->entries) {
+    if (entry.collection) entry.collection->drop_columns();
+  }
+}
+
 uint64_t Index::row_count() const {
   uint64_t rows = 0;
   for (const auto& [id, entry] : state_->entries) rows += entry.collection ? entry.collection->row_count() : 0;

@@ -62,6 +62,8 @@ class Index {
 
   uint64_t commit_sequence() const;
   uint64_t bytes() const;  // of all rows, as Collection::bytes counts them
+  // What a cache of the rows takes of that is given back (Collection::drop_columns).
+  void drop_columns();
   uint64_t row_count() const;
 
   // Rows whose time has come, at most `limit`: (collection, namespace key, id).

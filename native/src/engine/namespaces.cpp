@@ -31,7 +31,12 @@ uint64_t visible_rows(const RowTable& table, int64_t now_us) {
 
 }  // namespace
 
-Namespace::Namespace(std::string key, Coder& coder) : key_(std::move(key)), vectors_(&coder), plain_(nullptr) {}
+Namespace::Namespace(std::string key, Coder& coder, ColumnMemory& column_memory)
+    : key_(std::move(key)),
+      vectors_(&coder),
+      plain_(nullptr),
+      vector_columns_(column_memory),
+      plain_columns_(column_memory) {}
 
 uint64_t Namespace::visible_count(int64_t now_us) const {
   if (expiring_ == 0) return row_count();
@@ -61,6 +66,7 @@ std::optional<RowCode> Namespace::find(std::string_view id) const {
 void Namespace::add(const RowEntry& entry, std::span<const float> vector) {
   bool has_vector = !vector.empty();
   RowCode code = RowCode::of(has_vector ? vectors_.append(entry, vector) : plain_.append(entry, vector), has_vector);
+  columns(has_vector).appended(table(code));
   entry.record->owner = this;
   entry.record->row = code.value;
   if (entry.expires_us != 0) ++expiring_;
@@ -77,6 +83,7 @@ void Namespace::remove(RowCode code) {
     ids_[slot_of(last)].code_plus_1 = code.value + 1;
     rows.entry(last.row()).record->row = code.value;
   }
+  columns(code.has_vector()).removing(rows, code.row());
   rows.remove(code.row());
   if (ids_.size() > fewest_slots && row_count() * 8 < ids_.size()) resize_ids(ids_.size() / 2);
 }

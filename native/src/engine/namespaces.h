@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/column_set.h"
 #include "engine/requests.h"
 #include "engine/rows.h"
 
@@ -30,7 +31,7 @@ struct RowCode {
 
 class Namespace {
  public:
-  Namespace(std::string key, Coder& coder);
+  Namespace(std::string key, Coder& coder, ColumnMemory& column_memory);
 
   const std::string& key() const { return key_; }
   const RowTable& vectors() const { return vectors_; }
@@ -39,11 +40,14 @@ class Namespace {
   uint32_t expiring_count() const { return expiring_; }  // rows that expire some day
   uint64_t visible_count(int64_t now_us) const;
   bool any_visible(int64_t now_us) const;
-  uint64_t bytes() const;
+  uint64_t bytes() const;  // without columns, which ColumnMemory counts
 
   std::optional<RowCode> find(std::string_view id) const;
   const RowEntry& entry(RowCode code) const;
   const float* vector(RowCode code) const { return code.has_vector() ? vectors_.vector(code.row()) : nullptr; }
+
+  // The columns of one of the two tables. Reads build them: they are a cache of what the rows say.
+  ColumnSet& columns(bool has_vector) const { return has_vector ? vector_columns_ : plain_columns_; }
 
   // Codes the rows of a run anew if they must be; how many that were (RowTable::recode).
   uint32_t recode(size_t run) { return vectors_.recode(run); }
@@ -71,6 +75,8 @@ class Namespace {
   std::string key_;
   RowTable vectors_;
   RowTable plain_;
+  mutable ColumnSet vector_columns_;
+  mutable ColumnSet plain_columns_;
   uint32_t expiring_ = 0;
   std::vector<IdSlot> ids_;
 };

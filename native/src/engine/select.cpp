@@ -4,7 +4,7 @@
 #include <limits>
 #include <optional>
 
-#include "engine/filter.h"
+#include "engine/filter_mask.h"
 
 namespace kalos {
 namespace {
@@ -20,20 +20,48 @@ Result<std::optional<Filter>> parse_filter(const std::optional<std::string_view>
   return std::optional<Filter>(std::move(*filter));
 }
 
-// Calls `take` for each visible row of a namespace until it returns false; false then.
+// Calls `take` for each visible row of a namespace that the filter matches. False: the deadline passed before the last.
 template <class Take>
-bool for_each_row(const Namespace& owner, int64_t now_us, Take take) {
+bool for_each_row(const Namespace& owner, std::optional<Filter>& filter, int64_t now_us, Deadline& deadline,
+                  Take take) {
   for (bool has_vector : {true, false}) {
     const RowTable& rows = has_vector ? owner.vectors() : owner.plain();
+    FilterMask mask;
+    if (filter) {
+      auto matched = match_rows(*filter, owner.columns(has_vector), rows, deadline);
+      if (!matched) return false;
+      if (matched->matches == 0) continue;
+      mask = std::move(*matched);
+    }
     for (size_t chunk = 0; chunk < rows.run_count(); ++chunk) {
       RowTable::Run run = rows.run(chunk);
       for (uint32_t i = 0; i < run.count; ++i) {
-        if (!run.entries[i].visible(now_us)) continue;
-        if (!take(run.entries[i], RowCode::of(run.first + i, has_vector))) return false;
+        uint32_t row = run.first + i;
+        if ((filter && !mask[row]) || !run.entries[i].visible(now_us)) continue;
+        take(run.entries[i], RowCode::of(row, has_vector));
+        if (deadline.passed_after(1)) return false;
       }
     }
   }
   return true;
+}
+
+// How many rows that would be.
+Result<uint64_t> count_rows(const Namespace& owner, std::optional<Filter>& filter, int64_t now_us, Deadline& deadline) {
+  if (!filter) return owner.visible_count(now_us);
+  uint64_t count = 0;
+  if (owner.expiring_count() != 0) {
+    if (!for_each_row(owner, filter, now_us, deadline, [&](const RowEntry&, RowCode) { ++count; })) {
+      return expired_error();
+    }
+    return count;
+  }
+  for (bool has_vector : {true, false}) {
+    auto mask = match_rows(*filter, owner.columns(has_vector), has_vector ? owner.vectors() : owner.plain(), deadline);
+    if (!mask) return mask.error();
+    count += mask->matches;
+  }
+  return count;
 }
 
 // A row in the order of a scan. `rank` and `tie` rise.
@@ -57,7 +85,7 @@ class Page {
     if (has_cursor_) cursor_ = place_of(request.order, request.cursor_updated_us, request.cursor_sequence);
   }
 
-  // Would the row be on the page, as far as is known? Asked before the filter is.
+  // Would the row be on the page, as far as is known?
   bool wants(const Place& place) const {
     if (has_cursor_ && !(cursor_ < place)) return false;
     return heap_.size() < capacity_ || place < heap_.front();
@@ -160,15 +188,9 @@ Result<Bytes> count(const Collection& collection, const Snapshot& snapshot, cons
   if (!filter) return filter.error();
   uint64_t rows = 0;
   for (const Namespace* owner : in_scope(collection.namespaces(), request.scope)) {
-    if (!*filter) {
-      rows += owner->visible_count(snapshot.now_us);
-      continue;
-    }
-    bool in_time = for_each_row(*owner, snapshot.now_us, [&](const RowEntry& entry, RowCode) {
-      rows += (*filter)->matches(entry.record->metadata());
-      return !deadline.passed_after(rows_a_filter_costs);
-    });
-    if (!in_time) return expired_error();
+    auto counted = count_rows(*owner, *filter, snapshot.now_us, deadline);
+    if (!counted) return counted.error();
+    rows += *counted;
   }
   return encode_count_reply(snapshot.commit_sequence, rows);
 }
@@ -188,13 +210,11 @@ Result<Bytes> scan(const Collection& collection, const Snapshot& snapshot, const
   uint64_t capacity = request.skip >= rows ? rows : std::min(rows, request.skip + rows_a_page + 1);
   Page page(request, size_t(capacity));
   for (const Namespace* owner : scope) {
-    bool in_time = for_each_row(*owner, snapshot.now_us, [&](const RowEntry& entry, RowCode code) {
+    bool in_time = for_each_row(*owner, *filter, snapshot.now_us, deadline, [&](const RowEntry& entry, RowCode code) {
       Place place = place_of(request.order, entry.updated_us, entry.sequence);
-      if (!page.wants(place)) return !deadline.passed_after(1);
-      if (*filter && !(*filter)->matches(entry.record->metadata())) return !deadline.passed_after(rows_a_filter_costs);
+      if (!page.wants(place)) return;
       place.row = {owner, code};
       page.add(place);
-      return !deadline.passed_after(rows_a_filter_costs);
     });
     if (!in_time) return expired_error();
   }
@@ -235,15 +255,11 @@ Result<std::vector<Collection::RowName>> Collection::select(const DeleteRequest&
     return invalid("the filter {} means every row of the scope; say everything=True if that is meant");
   }
   std::vector<RowName> names;
-  auto take = [&](const Namespace& owner, const RowEntry& entry) {
-    if (*filter && !(*filter)->matches(entry.record->metadata())) return;
-    names.push_back({owner.key(), std::string(entry.record->id())});
-  };
+  Deadline none(0);
   for (const Namespace* owner : in_scope(namespaces(), request.scope)) {
     if (!request.by_ids) {
-      for_each_row(*owner, now_us, [&](const RowEntry& entry, RowCode) {
-        take(*owner, entry);
-        return true;
+      for_each_row(*owner, *filter, now_us, none, [&](const RowEntry& entry, RowCode) {
+        names.push_back({owner->key(), std::string(entry.record->id())});
       });
       continue;
     }
@@ -252,7 +268,9 @@ Result<std::vector<Collection::RowName>> Collection::select(const DeleteRequest&
     ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
     for (std::string_view id : ids) {
       auto code = owner->find(id);
-      if (code && owner->entry(*code).visible(now_us)) take(*owner, owner->entry(*code));
+      if (!code || !owner->entry(*code).visible(now_us)) continue;
+      if (*filter && !(*filter)->matches(owner->entry(*code).record->metadata())) continue;
+      names.push_back({owner->key(), std::string(id)});
     }
   }
   return names;

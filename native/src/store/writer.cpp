@@ -214,6 +214,19 @@ std::optional<MemoryRoom> Writer::room() const {
   return MemoryRoom{limit, used < limit ? limit - used : 0};
 }
 
+// The room that is left, where it may not be enough for so many bytes more. Columns give way to rows first.
+std::optional<MemoryRoom> Writer::short_room(uint64_t bytes) {
+  auto room = this->room();
+  if (!room || bytes <= room->left) return std::nullopt;
+  {
+    std::lock_guard lock(engine_);
+    index_.drop_columns();
+    index_bytes_ = index_.bytes();
+  }
+  room = this->room();
+  return bytes <= room->left ? std::nullopt : room;
+}
+
 void Writer::commit_together(std::span<WriteTask*> tasks) {
   if (store_.poisoned()) {
     for (WriteTask* task : tasks) {
@@ -233,9 +246,7 @@ void Writer::commit_together(std::span<WriteTask*> tasks) {
   }
   if (open.empty()) return;
   // Only where memory may run out is it worth knowing what each row replaces; then each write answers for itself.
-  auto room = this->room();
-  bool careful = room && bytes_at_most > room->left;
-  if (careful) return commit_alone(open);
+  if (short_room(bytes_at_most)) return commit_alone(open);
   commit_group(open, std::nullopt);
 }
 
@@ -246,9 +257,7 @@ void Writer::commit_alone(std::span<WriteTask*> tasks) {
       task->fail({KALOS_STATUS_EXPIRED, "the deadline passed before the write began; nothing was changed"});
       continue;
     }
-    auto room = this->room();
-    bool careful = room && task->bytes_at_most > room->left;
-    commit_group({&task, 1}, careful ? room : std::nullopt);
+    commit_group({&task, 1}, short_room(task->bytes_at_most));
   }
 }
 

@@ -79,6 +79,7 @@ class Writer {
   void publish(std::vector<Change> changes);
   void answer_rejected();
   std::optional<MemoryRoom> room() const;
+  std::optional<MemoryRoom> short_room(uint64_t bytes);
 
   bool expiry_is_due() const;
   void delete_expired();
