@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "compute/cpu/portable/canonical.h"
+#include "engine/filter_mask.h"
 #include "engine/scan_pool.h"
 
 namespace kalos {
@@ -14,16 +15,19 @@ namespace {
 constexpr size_t most_lanes_a_walk = 256;            // queries that pass over a block together
 constexpr size_t most_candidates_a_walk = 1u << 20;  // all their lists
 
+constexpr uint64_t rows_built_a_search = 1u << 18;  // into columns: some tens of milliseconds
 constexpr uint32_t largest_window = 65536, smallest_window = 2048;
 
-// Does a row count for this member: is it there, and does the filter match?
+// Does a row count for this member: is it there, and does the filter match, unless masks have said so?
 class MemberAdmission : public Admission {
  public:
   MemberAdmission(WalkMember& member, int64_t now_us) : member_(member), now_us_(now_us) {}
 
+  void leave_filter_to_masks() { asks_filter_ = false; }
+
   bool admits(const RowRef& row) override {
     if (row.owner->expiring_count() != 0 && !row.entry().visible(now_us_)) return false;
-    if (!member_.filter) return true;
+    if (!asks_filter_ || !member_.filter) return true;
     if (member_.deadline.passed_after(rows_a_filter_costs)) member_.expired = true;
     return member_.filter->matches(row.entry().record->metadata());
   }
@@ -31,6 +35,7 @@ class MemberAdmission : public Admission {
  private:
   WalkMember& member_;
   int64_t now_us_;
+  bool asks_filter_ = true;
 };
 
 // One query of one member.
@@ -69,35 +74,54 @@ using Lanes = std::vector<std::unique_ptr<Lane>>;
 
 // What a walk has to pass over: the runs of rows of its scope.
 struct Stop {
-  const Namespace* owner = nullptr;
+  uint32_t owner = 0;  // of the scope
   uint32_t run = 0;
+};
+
+// A member in a walk.
+struct Filtered {
+  WalkMember* member = nullptr;
+  std::vector<FilterMask> masks;  // of each namespace of the scope; none: no filter, or it is asked row by row
+
+  uint64_t among(uint32_t owner, uint32_t first_row) const {
+    return masks.empty() ? ~uint64_t{0} : masks[owner].bits(first_row);
+  }
 };
 
 class Walk {
  public:
-  Walk(const Collection& collection, const Snapshot& snapshot, Lanes& lanes, uint32_t window)
+  Walk(const Collection& collection, const Snapshot& snapshot, const std::vector<const Namespace*>& scope, Lanes& lanes,
+       uint32_t window)
       : collection_(collection),
         metric_(collection.info().metric),
         snapshot_(snapshot),
+        scope_(scope),
         lanes_(lanes),
         window_(window),
         expired_(lanes.size()),
         thresholds_(lanes.size()) {
     for (auto& lane : lanes) {
-      if (!members_.empty() && members_.back() == &lane->member) continue;
-      members_.push_back(&lane->member);
-      lane->member.rows_matched = 0;
+      if (members_.empty() || members_.back().member != &lane->member) members_.push_back({&lane->member, {}});
+      member_of_.push_back(uint32_t(members_.size() - 1));
     }
     for (auto& threshold : thresholds_) threshold = -std::numeric_limits<double>::infinity();
   }
 
-  void run(const std::vector<const Namespace*>& scope) {
-    uint64_t rows = 0;
-    for (const Namespace* owner : scope) {
-      rows += owner->vectors().size();
-      for (size_t run = 0; run < owner->vectors().run_count(); ++run) stops_.push_back({owner, uint32_t(run)});
+  void run() {
+    for (Filtered& filtered : members_) ask_filter(filtered);
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+      if (!members_[member_of_[i]].masks.empty()) lanes_[i]->admission.leave_filter_to_masks();
+    }
+    for (Filtered& filtered : members_) {
+      if (filtered.member->request->explain) count_matches(filtered);
+    }
+    for (uint32_t owner = 0; owner < scope_.size(); ++owner) {
+      const auto runs = uint32_t(scope_[owner]->vectors().run_count());
+      for (uint32_t run = 0; run < runs && anyone_wants(owner); ++run) stops_.push_back({owner, run});
     }
     const CodeShape shape = collection_.coder().shape();
+    uint64_t rows = 0;
+    for (const Stop& stop : stops_) rows += scope_[stop.owner]->vectors().run(stop.run).count;
     const uint64_t bytes = rows * (shape.group_bytes() / rows_a_group) * lanes_.size();
     const Plan plan = snapshot_.planner->choose(bytes, can_share());
     const int64_t started = monotonic_ns();
@@ -118,7 +142,7 @@ class Walk {
     for (size_t i = 0; i < lanes_.size(); ++i) {
       if (expired_[i]) lanes_[i]->member.expired = true;
     }
-    for (WalkMember* member : members_) member->plan = plan;
+    for (Filtered& filtered : members_) filtered.member->plan = plan;
   }
 
  private:
@@ -132,10 +156,50 @@ class Walk {
   };
   using Sweeps = std::vector<Pace>;
 
-  // Filters that are asked row by row, and what counts rows, know one thread only.
+  // Masks for all of the scope, or none while the columns of a large table are being built: a part for each search.
+  void ask_filter(Filtered& filtered) {
+    WalkMember& member = *filtered.member;
+    if (!member.filter) return;
+    uint64_t to_build = rows_built_a_search;
+    std::vector<FilterMask> masks;
+    for (const Namespace* owner : scope_) {
+      const RowTable& rows = owner->vectors();
+      if (!build_columns(*member.filter, owner->columns(true), rows, to_build)) return;
+      auto mask = match_rows(*member.filter, owner->columns(true), rows, member.deadline);
+      if (!mask) {
+        member.expired = true;
+        return;
+      }
+      masks.push_back(std::move(*mask));
+    }
+    filtered.masks = std::move(masks);
+  }
+
+  bool anyone_wants(uint32_t owner) const {
+    return std::any_of(members_.begin(), members_.end(), [&](const Filtered& filtered) {
+      return filtered.masks.empty() || filtered.masks[owner].matches != 0;
+    });
+  }
+
+  // Explaining costs: every row is asked, so that rows_matched is a count and not a guess.
+  void count_matches(Filtered& filtered) {
+    WalkMember& member = *filtered.member;
+    MemberAdmission admission(member, snapshot_.now_us);
+    if (!filtered.masks.empty()) admission.leave_filter_to_masks();
+    member.rows_matched = 0;
+    for (uint32_t owner = 0; owner < scope_.size(); ++owner) {
+      const uint32_t rows = scope_[owner]->vectors().size();
+      for (uint32_t row = 0; row < rows; ++row) {
+        bool masked_out = !filtered.masks.empty() && !filtered.masks[owner][row];
+        member.rows_matched += !masked_out && admission.admits({scope_[owner], RowCode::of(row, true)});
+      }
+    }
+  }
+
+  // Filters that are asked row by row, and what keeps lists of all rows, know one thread only.
   bool can_share() const {
-    return std::none_of(members_.begin(), members_.end(), [](const WalkMember* member) {
-      return member->filter || member->group_by || member->request->explain;
+    return std::none_of(members_.begin(), members_.end(), [](const Filtered& filtered) {
+      return (filtered.member->filter && filtered.masks.empty()) || filtered.member->group_by;
     });
   }
 
@@ -165,33 +229,47 @@ class Walk {
   // Takes one stop after the other until there are none left, or nobody waits for an answer any more.
   void visit(Sweeps& sweeps) {
     for (size_t i; (i = next_++) < stops_.size();) {
-      const Namespace& owner = *stops_[i].owner;
-      const RowTable::Run run = owner.vectors().run(stops_[i].run);
+      const Stop& stop = stops_[i];
+      const RowTable::Run run = scope_[stop.owner]->vectors().run(stop.run);
       for (uint32_t at = 0; at < run.count; at += rows_a_block) {
-        if (!block(sweeps, owner, run, at, std::min(rows_a_block, run.count - at))) return;
+        if (!block(sweeps, stop.owner, run, at, std::min(rows_a_block, run.count - at))) return;
       }
       share_thresholds(sweeps);
     }
     for (Pace& pace : sweeps) pace.sweep->narrow();
   }
 
-  bool block(Sweeps& sweeps, const Namespace& owner, const RowTable::Run& run, uint32_t at, uint32_t count) {
-    for (WalkMember* member : members_) {
-      if (member->request->explain) count_matches(*member, owner, run, at, count);
-    }
+  bool block(Sweeps& sweeps, uint32_t owner, const RowTable::Run& run, uint32_t at, uint32_t count) {
     bool anyone = false;
     for (size_t i = 0; i < sweeps.size(); ++i) {
       Pace& pace = sweeps[i];
       if (expired_[i].load(std::memory_order_relaxed) || pace.lane->member.expired) continue;
       anyone = true;
+      const uint64_t among = members_[member_of_[i]].among(owner, run.first + at);
       if (pace.lane->sweeps(run)) {
-        pace.sweep->scan(owner, run, at, count, ~uint64_t{0});
-      } else {
-        score(pace, owner, run, at, count);
+        sweep(*pace.sweep, *scope_[owner], run, at, count, among);
+      } else if (among != 0) {
+        score(pace, *scope_[owner], run, at, count, among);
       }
       if (pace.deadline->passed_after(count)) expired_[i] = true;
     }
     return anyone;
+  }
+
+  // Groups of which no row counts are passed over.
+  static void sweep(Sweep& sweep, const Namespace& owner, const RowTable::Run& run, uint32_t at, uint32_t count,
+                    uint64_t among) {
+    constexpr uint64_t group_bits = (uint64_t{1} << rows_a_group) - 1;
+    for (uint32_t from = 0; from < count && among >> from != 0;) {
+      if ((among >> from & group_bits) == 0) {
+        from += rows_a_group;
+        continue;
+      }
+      uint32_t to = from + rows_a_group;
+      while (to < count && (among >> to & group_bits) != 0) to += rows_a_group;
+      sweep.scan(owner, run, at + from, std::min(to, count) - from, among >> from);
+      from = to;
+    }
   }
 
   // What one thread has ruled out, no other has to look at.
@@ -205,18 +283,12 @@ class Walk {
     }
   }
 
-  // Explaining costs: every row is asked, so that rows_matched is a count and not a guess.
-  void count_matches(WalkMember& member, const Namespace& owner, const RowTable::Run& run, uint32_t at,
-                     uint32_t count) {
-    MemberAdmission admission(member, snapshot_.now_us);
-    for (uint32_t i = 0; i < count; ++i) member.rows_matched += admission.admits(row_at(owner, run, at + i));
-  }
-
   static RowRef row_at(const Namespace& owner, const RowTable::Run& run, uint32_t i) {
     return {&owner, RowCode::of(run.first + i, true)};
   }
 
-  void score(Pace& pace, const Namespace& owner, const RowTable::Run& run, uint32_t at, uint32_t count) {
+  void score(Pace& pace, const Namespace& owner, const RowTable::Run& run, uint32_t at, uint32_t count,
+             uint64_t among) {
     double scores[rows_a_block];
     RowBlock rows{run.block.vectors + size_t{at} * run.block.stride, run.block.norms + at, run.block.stride, count};
     Lane& lane = *pace.lane;
@@ -224,6 +296,7 @@ class Walk {
     pace.sweep->count_scored(count);
     const bool all = lane.member.group_by.has_value();
     for (uint32_t i = 0; i < count; ++i) {
+      if (!(among >> i & 1)) continue;
       const double key = metric_ == KALOS_METRIC_L2 ? -scores[i] : scores[i];
       const uint64_t sequence = run.entries[at + i].sequence;
       if (all ? key < lane.least_key : !pace.sweep->takes(key, sequence)) continue;
@@ -240,9 +313,11 @@ class Walk {
   const Collection& collection_;
   const kalos_metric metric_;
   const Snapshot& snapshot_;
+  const std::vector<const Namespace*>& scope_;
   Lanes& lanes_;
   const uint32_t window_;
-  std::vector<WalkMember*> members_;
+  std::vector<Filtered> members_;
+  std::vector<uint32_t> member_of_;  // of each lane
   std::vector<Stop> stops_;
   std::atomic<size_t> next_ = 0;
   std::vector<std::atomic<bool>> expired_;       // of each lane
@@ -303,7 +378,7 @@ void walk(const Collection& collection, const Snapshot& snapshot, const std::vec
   size_t candidates = 0;
   auto flush = [&] {
     if (lanes.empty()) return;
-    Walk(collection, snapshot, lanes, uint32_t(window)).run(scope);
+    Walk(collection, snapshot, scope, lanes, uint32_t(window)).run();
     for (auto& lane : lanes) finish(*lane);
     lanes.clear();
     candidates = 0;
