@@ -312,7 +312,8 @@ TEST(bounds_are_tight_enough_to_be_worth_having) {
     for (size_t i = 0; i < 5000; ++i) {
       rows.push_back(families::plus(families::plus(families::gaussian(random, 384, 0.7), topics[i % 40]), common));
     }
-    Namespace owner("", coder);
+    ColumnMemory column_memory;
+    Namespace owner("", coder, column_memory);
     std::vector<Coder::SampleRow> sample;
     Arena arena{TextBacking{}};
     for (size_t i = 0; i < rows.size(); ++i) {
