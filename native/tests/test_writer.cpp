@@ -548,27 +548,72 @@ TEST(rows_expire) {
   CHECK_EQ(2u, stored_rows(*house.store));
 }
 
-// More than the queue may hold is refused as overload; the refused write changed nothing, the others are done.
+// More than the queue may hold is refused as overload, and more than half of it from one client; the refused write changed
+// nothing, the others are done, and what was done makes room.
 TEST(overload) {
   Scratch scratch;
   {
     House house(scratch);
   }
   WriterOptions options;
-  options.queue_limit_bytes = 300'000;
+  options.queue_limit_bytes = 500'000;
   House house(scratch, options, /*start=*/false);
   house.c = 1;
-  std::vector<std::future<Reply>> answers;
-  for (int i = 0; i < 5; ++i) {
-    answers.push_back(send(*house.writer, upsert_job(1, {{"r" + std::to_string(i), std::string(100'000, 't')}})));
+  auto put = [&](const std::string& id, uint64_t lane) {
+    return send(*house.writer, upsert_job(1, {{id, std::string(100'000, 't')}}), lane);
+  };
+  std::vector<std::future<Reply>> taken, refused;
+  taken.push_back(put("a0", 1));
+  taken.push_back(put("a1", 1));
+  refused.push_back(put("a2", 1));
+  taken.push_back(put("b0", 2));
+  taken.push_back(put("b1", 2));
+  refused.push_back(put("c0", 3));
+  for (auto& answer : refused) {  // at once, though the writer has not begun
+    Reply reply = wait(answer);
+    CHECK_EQ(KALOS_STATUS_OVERLOADED, reply.status);
+    CHECK(holds(words(reply), "half of it from one client"));
   }
   house.writer->start();
-  for (int i = 0; i < 5; ++i) {
-    Reply reply = wait(answers[static_cast<size_t>(i)]);
-    CHECK_EQ(i < 2 ? KALOS_STATUS_OK : KALOS_STATUS_OVERLOADED, reply.status);
+  for (auto& answer : taken) CHECK_EQ(KALOS_STATUS_OK, wait(answer).status);
+  CHECK_EQ(4u, house.rows());
+  for (const char* id : {"a2", "a3"}) CHECK_EQ(KALOS_STATUS_OK, wait(put(id, 1)).status);
+}
+
+// A client with a backlog of large writes does not keep another one waiting for it: they take turns.
+TEST(lanes_take_turns) {
+  Scratch scratch;
+  {
+    House house(scratch);
   }
-  CHECK_EQ(2u, house.rows());
-  CHECK_EQ(KALOS_STATUS_OK, house.put("after", "t").status);
+  House house(scratch, {}, /*start=*/false);
+  house.c = 1;
+  std::mutex mutex;
+  std::vector<std::string> order;
+  auto put = [&](const std::string& id, size_t bytes, uint64_t lane) {
+    auto job = upsert_job(1, {{id, std::string(bytes, 't')}});
+    auto promise = std::make_shared<std::promise<Reply>>();
+    job->done = [&, id, promise](Reply reply) {
+      std::lock_guard lock(mutex);
+      order.push_back(id);
+      promise->set_value(std::move(reply));
+    };
+    auto answer = promise->get_future();
+    house.writer->submit(std::move(job), lane);
+    return answer;
+  };
+  std::vector<std::future<Reply>> answers;
+  for (int i = 0; i < 24; ++i) answers.push_back(put("large" + std::to_string(i), 4'000'000, 1));
+  for (int i = 0; i < 5; ++i) answers.push_back(put("small" + std::to_string(i), 10, 2));
+  house.writer->start();
+  for (auto& answer : answers) CHECK_EQ(KALOS_STATUS_OK, wait(answer).status);
+  std::vector<std::string> expected;
+  for (int i = 0; i < 24; ++i) {
+    expected.push_back("large" + std::to_string(i));
+    if (i < 5) expected.push_back("small" + std::to_string(i));
+  }
+  CHECK(expected == order);
+  CHECK_EQ(2u, house.writer->counters().commits.load());  // and are still committed together
 }
 
 // After stop nothing is taken, and what was queued before it was done.

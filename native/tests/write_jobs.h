@@ -102,11 +102,11 @@ inline std::unique_ptr<WriteJob> open_job(const std::string& name, uint32_t dime
 
 // Submits to a Writer or a Database; the answer comes later.
 template <class Target>
-std::future<Reply> send(Target& target, std::unique_ptr<WriteJob> job) {
+std::future<Reply> send(Target& target, std::unique_ptr<WriteJob> job, uint64_t lane = 0) {
   auto promise = std::make_shared<std::promise<Reply>>();
   job->done = [promise](Reply reply) { promise->set_value(std::move(reply)); };
   auto future = promise->get_future();
-  target.submit(std::move(job));
+  target.submit(std::move(job), lane);
   return future;
 }
 

@@ -42,8 +42,8 @@ std::byte* map_file(const std::string& directory, uint64_t bytes) {
 Arena::Arena(TextBacking backing) : backing_(std::move(backing)) {}
 
 Arena::~Arena() {
-  for (uint32_t i = 0; i < chunks_.size(); ++i) {
-    if (chunks_[i].start) drop_chunk(i);
+  for (Chunk& chunk : chunks_) {
+    if (chunk.start) unmap(chunk);
   }
 }
 
@@ -154,15 +154,19 @@ uint32_t Arena::add_chunk(uint64_t capacity) {
 }
 
 void Arena::drop_chunk(uint32_t index) {
+  free_slots_.push_back(index);  // first: it may find no memory
   Chunk& chunk = chunks_[index];
+  bytes_ -= chunk.capacity;
+  if (chunk.in_memory) memory_bytes_ -= chunk.capacity;
+  unmap(chunk);
+  chunk = Chunk{};
+  if (newest_ == index) newest_ = none;
+}
+
+void Arena::unmap(const Chunk& chunk) {
   // The kernel clears anonymous pages before anyone gets them; a file's blocks it only frees.
   if (!chunk.in_memory) explicit_bzero(chunk.start, chunk.used);
   munmap(chunk.start, chunk.capacity);
-  bytes_ -= chunk.capacity;
-  if (chunk.in_memory) memory_bytes_ -= chunk.capacity;
-  chunk = Chunk{};
-  free_slots_.push_back(index);
-  if (newest_ == index) newest_ = none;
 }
 
 }  // namespace kalos

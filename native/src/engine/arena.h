@@ -85,6 +85,7 @@ class Arena {
   std::byte* allocate(uint64_t bytes, uint32_t& chunk);
   uint32_t add_chunk(uint64_t capacity);
   void drop_chunk(uint32_t index);
+  static void unmap(const Chunk& chunk);
   void consider(uint32_t index);
 
   TextBacking backing_;

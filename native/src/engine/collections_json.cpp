@@ -18,23 +18,31 @@ const char* metric_name(kalos_metric metric) {
   return "unknown";
 }
 
-json collection_json(const CollectionInfo& info) {
-  json embedder = nullptr;
-  if (!info.embedder_name.empty() || !info.embedder_fingerprint.empty()) {
-    embedder = {{"name", info.embedder_name}, {"fingerprint", info.embedder_fingerprint}};
+namespace {
+
+std::string quoted(const std::string& text) { return json(text).dump(-1, ' ', false, json::error_handler_t::replace); }
+
+}  // namespace
+
+std::string collection_json(const CollectionInfo& info) {
+  std::string text = "{\"id\":" + std::to_string(info.id) + ",\"name\":" + quoted(info.name) +
+                     ",\"dimension\":" + std::to_string(info.dimension) + ",\"metric\":\"" + metric_name(info.metric) +
+                     "\",\"embedder\":";
+  if (info.embedder_name.empty() && info.embedder_fingerprint.empty()) {
+    text += "null";
+  } else {
+    text += "{\"name\":" + quoted(info.embedder_name) + ",\"fingerprint\":" + quoted(info.embedder_fingerprint) + "}";
   }
-  return {{"id", info.id},
-          {"name", info.name},
-          {"dimension", info.dimension},
-          {"metric", metric_name(info.metric)},
-          {"embedder", std::move(embedder)},
-          {"created_us", info.created_us}};
+  return text + ",\"created_us\":" + std::to_string(info.created_us) + "}";
 }
 
 std::string collections_json(std::span<const CollectionInfo> collections) {
-  json all = json::array();
-  for (const CollectionInfo& info : collections) all.push_back(collection_json(info));
-  return json{{"collections", std::move(all)}}.dump();
+  std::string text = "{\"collections\":[";
+  for (const CollectionInfo& info : collections) {
+    if (&info != collections.data()) text += ',';
+    text += collection_json(info);
+  }
+  return text + "]}";
 }
 
 }  // namespace kalos

@@ -1,7 +1,7 @@
-// Collections as the JSON of docs/abi.md, section 4.
+// Collections as the JSON of docs/abi.md, section 4. Written by hand: an nlohmann object takes memory when it is
+// destroyed, and ends the process where there is none.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 
@@ -10,7 +10,7 @@
 namespace kalos {
 
 const char* metric_name(kalos_metric metric);
-nlohmann::json collection_json(const CollectionInfo& info);
+std::string collection_json(const CollectionInfo& info);
 std::string collections_json(std::span<const CollectionInfo> collections);
 
 }  // namespace kalos

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <map>
 #include <mutex>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
@@ -52,8 +54,11 @@ struct Database::State {
   std::atomic<size_t> next_load{0};
   std::atomic<size_t> loading{0};  // collections that are neither loaded nor cold yet
   std::atomic<bool> stopping{false};
-  std::thread planner;
+  std::thread planner;               // afterwards it loads again what was lost
   std::vector<std::thread> loaders;  // started and joined by the planner
+  std::mutex lost_mutex;             // of the next, and of setting `stopping`
+  std::condition_variable wake_planner;
+  bool lost = false;
 
   std::atomic<uint64_t> read_passes{0};
   std::atomic<uint64_t> reads{0};
@@ -65,7 +70,10 @@ struct Database::State {
   void measure();
   void keep_what_fits();
   void load_next();
-  void load(Load& load);
+  void load_lost_ones();
+  void load_lost();
+  void load(Load& load) noexcept;
+  Result<> load_rows(Load& load);
   void leave_cold(const CollectionInfo& info, const std::string& words);
   void read(std::span<ReadJob* const> jobs);
   nlohmann::json collection_report(const CollectionInfo& info);
@@ -75,7 +83,7 @@ struct Database::State {
 
 void Database::State::plan_and_load() {
   // Until the plan stands, new writes must leave room for the whole file.
-  uint64_t file_bytes = store->file_bytes();
+  uint64_t file_bytes = loads.empty() ? 0 : store->file_bytes();
   writer->reserve(file_bytes);
   measure();
   keep_what_fits();
@@ -84,6 +92,7 @@ void Database::State::plan_and_load() {
   size_t cpus = std::max(1u, std::thread::hardware_concurrency());
   for (size_t i = 0; i < std::min(cpus, loads.size()); ++i) loaders.emplace_back([this] { load_next(); });
   for (std::thread& loader : loaders) loader.join();
+  load_lost_ones();
 }
 
 // How many rows each has, and an order: smallest first.
@@ -147,24 +156,84 @@ void Database::State::load_next() {
   }
 }
 
-void Database::State::load(Load& load) {
+void Database::State::load(Load& load) noexcept {
+  // Where there is no memory for the words either, there will be: that of the rows was given back.
+  for (bool settled = false; !settled && !stopping;) {
+    try {
+      Result<> loaded = Error{};
+      try {
+        loaded = load_rows(load);
+      } catch (const std::bad_alloc&) {
+        loaded = Error{KALOS_STATUS_STORE_ERROR,
+                       "there was no memory to load collection \"" + load.info.name +
+                           "\": its rows are safe on disk but not served; give kalosd more (ulimit -v, the container's "
+                           "limit) and restart it"};
+      }
+      if (!loaded && !stopping) leave_cold(load.info, loaded.error().words);
+      settled = true;
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  writer->release(load.bytes);
+}
+
+Result<> Database::State::load_rows(Load& load) {
   TextBacking backing{options.text_in_file, options.data_dir};
   auto collection = std::make_unique<Collection>(load.info, backing);
   auto loaded = store->load(load.info, *load.percent, [&](std::unique_ptr<Row> row) {
     collection->put(std::move(row));
     return !stopping;
   });
-  if (stopping) return;
-  if (!loaded) {
-    leave_cold(load.info, loaded.error().words);
-  } else {
-    std::lock_guard lock(engine);
-    if (auto present = index.find_by_name(load.info.name)) collection->set_info(*present);
-    index.set_loaded(std::move(collection));
-    writer->index_changed();
-    --loading;
+  if (!loaded || stopping) return loaded;
+  std::lock_guard lock(engine);
+  if (auto present = index.find_by_name(load.info.name)) collection->set_info(*present);
+  index.set_loaded(std::move(collection));
+  writer->index_changed();
+  --loading;
+  return loaded;
+}
+
+// Collections that the writer had to take out of the index (Writer::apply). Writes to one are refused until it is back, so
+// what is read from the store is all of it.
+void Database::State::load_lost_ones() {
+  while (true) {
+    {
+      std::unique_lock lock(lost_mutex);
+      wake_planner.wait(lock, [this] { return lost || stopping; });
+      if (stopping) return;
+      lost = false;
+    }
+    try {
+      load_lost();
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      std::lock_guard lock(lost_mutex);
+      lost = true;
+    }
   }
-  writer->release(load.bytes);
+}
+
+void Database::State::load_lost() {
+  // By now everything is loaded or cold but for those.
+  std::vector<Load> again;
+  {
+    std::lock_guard lock(engine);
+    for (const CollectionInfo& info : index.collections()) {
+      auto found = index.find(info.id);
+      if (found || found.error().status != KALOS_STATUS_LOADING) continue;
+      Load load;
+      load.info = info;
+      again.push_back(std::move(load));
+    }
+    for (const Load& load : again) index.set_loading(load.info, load.percent);
+  }
+  for (Load& load : again) {
+    auto rows = store->row_count(load.info);
+    load.bytes = rows ? *rows * Collection::bytes_of(load.info.dimension, 0, 0, 0) : 0;
+    writer->reserve(load.bytes);
+    this->load(load);
+  }
 }
 
 // ---- the door ------------------------------------------------------------------------------------------------------
@@ -193,16 +262,26 @@ Result<std::unique_ptr<Database>> Database::open(DatabaseOptions options) {
   writer_options.text_in_file = state->options.text_in_file;
   writer_options.checkpoint_interval_ms = state->options.checkpoint_interval_ms;
   state->writer = std::make_unique<Writer>(*state->store, state->index, state->engine, writer_options);
-  state->writer->start();
   State* running = state.get();
-  if (!state->loads.empty()) state->planner = std::thread([running] { running->plan_and_load(); });
+  state->writer->on_lost([running](size_t collections) {
+    running->loading += collections;
+    std::lock_guard lock(running->lost_mutex);
+    running->lost = true;
+    running->wake_planner.notify_one();
+  });
+  state->writer->start();
+  state->planner = std::thread([running] { running->plan_and_load(); });
   auto database = std::unique_ptr<Database>(new Database(std::move(state)));
   database->report_json();  // the first of all, while the engine is free
   return database;
 }
 
 Database::~Database() {
-  state_->stopping = true;
+  {
+    std::lock_guard lock(state_->lost_mutex);
+    state_->stopping = true;
+    state_->wake_planner.notify_one();
+  }
   if (state_->planner.joinable()) state_->planner.join();
   state_->writer->stop();
 }
@@ -219,7 +298,7 @@ bool Database::try_serve_reads(std::span<ReadJob* const> jobs) {
   return true;
 }
 
-void Database::submit(std::unique_ptr<WriteJob> job) { state_->writer->submit(std::move(job)); }
+void Database::submit(std::unique_ptr<WriteJob> job, uint64_t lane) { state_->writer->submit(std::move(job), lane); }
 
 std::vector<CollectionInfo> Database::collections() {
   std::lock_guard lock(state_->engine);
@@ -279,6 +358,7 @@ std::string Database::report_json() {
                            {"write_errors", counters.write_errors.load()},
                            {"expired_rows", counters.expired_rows.load()},
                            {"checkpoints", counters.checkpoints.load()},
+                           {"reloads", counters.reloads.load()},
                            {"read_passes", state.read_passes.load()},
                            {"reads", state.reads.load()},
                            {"store",

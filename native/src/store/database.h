@@ -37,15 +37,16 @@ class Database {
   // The same if the engine is free right now; false where it is not.
   bool try_serve_reads(std::span<ReadJob* const> jobs);
 
-  // Queues; `done` is called later from the writer's thread. At most 256 MiB x 4 of queued messages: then OVERLOADED.
-  void submit(std::unique_ptr<WriteJob> job);
+  // Queues; `done` is called from the writer's thread, or from this one where the write is not taken: OVERLOADED beyond
+  // 1 GiB of queued messages, half of it of one lane.
+  void submit(std::unique_ptr<WriteJob> job, uint64_t lane = 0);
 
   std::vector<CollectionInfo> collections();
   uint64_t commit_sequence() const;
 
   // For STATUS: a JSON object {"ready": bool, "collections": [{name, id, dimension, metric, rows, bytes, state, percent,
   // words}], "rows", "bytes", "engine_busy", "memory_limit", "commit_sequence", "writes", "commits", "write_errors",
-  // "read_passes", "reads", "checkpoints", "store": {"path", "bytes", "wal_bytes", "poisoned"}}. Waits at most 20 ms for
+  // "read_passes", "reads", "checkpoints", "reloads", "store": {"path", "bytes", "wal_bytes", "poisoned"}}. Waits at most 20 ms for
   // the engine: where it is busy for longer, collections, rows and bytes are those of the report before.
   std::string report_json();
 

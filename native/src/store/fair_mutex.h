@@ -1,11 +1,10 @@
 // The engine lock: first come, first served. A plain mutex lets a thread that has just let go take it again before those
-// that wait; here the lock is handed to the one that waited longest. Has the names of std::mutex.
+// that wait; here the lock is handed to the one that waited longest. Has the names of std::mutex, and takes no memory: what
+// was committed must be published whatever there is.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <mutex>
 
 namespace kalos {
@@ -19,7 +18,7 @@ class FairMutex {
       return;
     }
     Waiter self;
-    waiters_.push_back(&self);
+    queue_up(self);
     self.turn.wait(guard, [&] { return self.granted; });
   }
 
@@ -39,32 +38,45 @@ class FairMutex {
       return true;
     }
     Waiter self;
-    waiters_.push_back(&self);
+    queue_up(self);
     if (self.turn.wait_for(guard, time, [&] { return self.granted; })) return true;
-    waiters_.erase(std::find(waiters_.begin(), waiters_.end(), &self));
+    (self.before ? self.before->after : first_) = self.after;
+    (self.after ? self.after->before : last_) = self.before;
     return false;
   }
 
   void unlock() {
     std::lock_guard guard(guard_);
-    if (waiters_.empty()) {
+    if (!first_) {
       held_ = false;
       return;
     }
-    Waiter* next = waiters_.front();
-    waiters_.pop_front();
+    Waiter* next = first_;
+    first_ = next->after;
+    (first_ ? first_->before : last_) = nullptr;
     next->granted = true;
     next->turn.notify_one();  // under the guard: the waiter lives on its thread's stack
   }
 
  private:
+  // On the stack of the thread that waits.
   struct Waiter {
     std::condition_variable turn;
     bool granted = false;
+    Waiter* before = nullptr;
+    Waiter* after = nullptr;
   };
+
+  void queue_up(Waiter& waiter) {
+    waiter.before = last_;
+    (last_ ? last_->after : first_) = &waiter;
+    last_ = &waiter;
+  }
+
   std::mutex guard_;
   bool held_ = false;
-  std::deque<Waiter*> waiters_;
+  Waiter* first_ = nullptr;
+  Waiter* last_ = nullptr;
 };
 
 }  // namespace kalos

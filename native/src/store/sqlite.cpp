@@ -55,7 +55,8 @@ Error Connection::failure(std::string_view doing) const {
   bool from_system = (code & 0xff) == SQLITE_IOERR || (code & 0xff) == SQLITE_CANTOPEN || (code & 0xff) == SQLITE_FULL;
   if (from_system && system_error != 0) words.append(", ").append(std::strerror(system_error));
   if (std::string_view hint = advice(code); !hint.empty()) words.append("; ").append(hint);
-  return {KALOS_STATUS_STORE_ERROR, std::move(words)};
+  bool no_memory = (code & 0xff) == SQLITE_NOMEM;
+  return {no_memory ? KALOS_STATUS_OVERLOADED : KALOS_STATUS_STORE_ERROR, std::move(words)};
 }
 
 Result<> Connection::execute(const std::string& sql, std::string_view doing) {

@@ -83,7 +83,8 @@ class Connection {
   Result<int64_t> query_integer(const std::string& sql, std::string_view doing);
   Result<Statement> prepare(const std::string& sql, std::string_view doing);
 
-  // The last failure of this connection as a StoreError: what was being done, the file, the cause, what to do.
+  // The last failure of this connection as a STORE_ERROR (OVERLOADED where it was no memory): what was being done, the
+  // file, the cause, what to do.
   Error failure(std::string_view doing) const;
 
  private:

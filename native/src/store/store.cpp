@@ -69,6 +69,7 @@ Result<std::unique_ptr<Store>> Store::open(StoreOptions options) {
   auto state = std::make_unique<State>();
   state->options = std::move(options);
   state->path = state->options.data_dir + "/kalos.db";
+  state->log_path = state->path + "-wal";
   // SQLite's own account of its memory costs a lock for each allocation, and nobody asks for it. Too late, and without
   // effect, once SQLite is in use.
   sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
@@ -134,7 +135,7 @@ uint64_t Store::commit_sequence() const { return state_->commit_sequence; }
 uint64_t Store::next_commit_sequence() const { return state_->commit_sequence + 1; }
 bool Store::poisoned() const { return state_->poisoned; }
 uint64_t Store::file_bytes() const { return size_on_disk(state_->path); }
-uint64_t Store::wal_bytes() const { return size_on_disk(state_->path + "-wal"); }
+uint64_t Store::wal_bytes() const { return size_on_disk(state_->log_path); }
 
 // ---- transactions --------------------------------------------------------------------------------------------------
 
@@ -172,10 +173,12 @@ Result<> Store::commit() {
     return set;
   }
   failpoint("before_commit");
-  if (auto committed = state.database.execute("COMMIT", "commit to the store"); !committed) {
-    Error error = committed.error();
-    if (outcome_unknown(state.database.handle())) {
-      state.poisoned = true;
+  if (sqlite3_exec(state.database.handle(), "COMMIT", nullptr, nullptr, nullptr) != SQLITE_OK) {
+    // Before any words: they take memory, and what there is none for must not make this a write that surely failed.
+    bool unknown = outcome_unknown(state.database.handle());
+    if (unknown) state.poisoned = true;
+    Error error = state.database.failure("commit to the store");
+    if (unknown) {
       error.status = KALOS_STATUS_UNKNOWN_OUTCOME;
       error.words += "; the write may or may not be on disk, and no more are taken until kalosd is restarted";
       log(LogLevel::error, error.words);

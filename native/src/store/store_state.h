@@ -13,6 +13,7 @@ namespace kalos {
 struct Store::State {
   StoreOptions options;
   std::string path;
+  std::string log_path;  // of its log
 
   // The writer's connection and its statements.
   sqlite::Connection database;

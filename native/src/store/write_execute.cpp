@@ -1,6 +1,5 @@
 // What is done with a write in its transaction.
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "base/clock.h"
@@ -219,7 +218,7 @@ Result<Bytes> WriteRunner::run(Step& step, const OpenCollectionRequest& request)
     if (auto agrees = check_agrees(request, *found); !agrees) return agrees.error();
     bool records = found->embedder_name.empty() && found->embedder_fingerprint.empty() &&
                    !(request.embedder_name.empty() && request.embedder_fingerprint.empty());
-    if (!records) return to_message(collection_json(*found).dump());
+    if (!records) return to_message(collection_json(*found));
     found->embedder_name = request.embedder_name;
     found->embedder_fingerprint = request.embedder_fingerprint;
     auto set = store_.set_embedder(found->id, request.embedder_name, request.embedder_fingerprint);
@@ -233,7 +232,7 @@ Result<Bytes> WriteRunner::run(Step& step, const OpenCollectionRequest& request)
   step.task.changed_store = true;
   ready_.erase(found->id);
   step.task.changes.push_back(CollectionAdded{*found});
-  return to_message(collection_json(*found).dump());
+  return to_message(collection_json(*found));
 }
 
 Result<Bytes> WriteRunner::run(Step& step, const DropCollectionRequest& request) {
@@ -248,7 +247,7 @@ Result<Bytes> WriteRunner::run(Step& step, const DropCollectionRequest& request)
   step.task.changed_store = true;
   ready_.erase(info->id);
   step.task.changes.push_back(CollectionDropped{info->id});
-  return to_message(nlohmann::json({{"commit_sequence", step.commit_sequence}}).dump());
+  return to_message("{\"commit_sequence\":" + std::to_string(step.commit_sequence) + "}");
 }
 
 }  // namespace kalos

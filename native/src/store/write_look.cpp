@@ -1,11 +1,13 @@
 // What is done with a write before its transaction: everything that can refuse it without touching the disk.
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <set>
 
 #include "base/clock.h"
 #include "engine/filter.h"
 #include "engine/reply.h"
+#include "store/exception_reply.h"
 #include "store/write_answer.h"
 #include "store/write_task.h"
 
@@ -29,9 +31,25 @@ Error placed(const WriteJob& job, uint32_t position, Error error) {
 
 }  // namespace
 
-void WriteTask::fail(const Error& error) {
+void WriteTask::fail(const Error& error) noexcept {
+  undo();
   answered = true;
-  reply = error_reply(error);
+  try {
+    reply = error_reply(error);
+  } catch (const std::bad_alloc&) {  // then without words
+    reply.status = error.status;
+  }
+}
+
+void WriteTask::fail_by_exception() noexcept {
+  undo();
+  answered = true;
+  reply = exception_reply();
+}
+
+void WriteTask::undo() noexcept {
+  answered = false;
+  reply = Reply{};
   changes.clear();
 }
 
@@ -50,6 +68,12 @@ Result<CollectionInfo> WriteRunner::collection(uint64_t collection_id) {
   auto found = index_.find(collection_id);
   if (!found) return found.error();
   return ready_.emplace(collection_id, (*found)->info()).first->second;
+}
+
+Result<> WriteRunner::is_ready(uint64_t collection_id) {
+  if (collection_id == 0 || ready_.contains(collection_id)) return Unit{};
+  auto found = collection(collection_id);
+  return found ? Result<>(Unit{}) : Result<>(found.error());
 }
 
 void WriteRunner::look(WriteTask& task) {

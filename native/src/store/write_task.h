@@ -16,9 +16,12 @@
 namespace kalos {
 
 struct WriteTask {
-  explicit WriteTask(std::unique_ptr<WriteJob> given) : job(std::move(given)) {}
+  WriteTask(std::unique_ptr<WriteJob> given, uint64_t of_lane)
+      : job(std::move(given)), lane(of_lane), queued_bytes(job->message.size() + 1024) {}
 
   std::unique_ptr<WriteJob> job;
+  const uint64_t lane;
+  const uint64_t queued_bytes;  // what it takes of the queue until it is answered
   int64_t started_ns = 0;
 
   // Found by WriteRunner::look, per operation.
@@ -39,7 +42,9 @@ struct WriteTask {
     reply.status = KALOS_STATUS_OK;
     reply.message = std::move(message);
   }
-  void fail(const Error& error);
+  void fail(const Error& error) noexcept;
+  void fail_by_exception() noexcept;  // in a catch block
+  void undo() noexcept;               // what was executed was rolled back, and is not answered
 };
 
 // How much the index may still grow.
@@ -68,6 +73,7 @@ class WriteRunner {
 
   // OK, or why the collection cannot be written now.
   Result<CollectionInfo> collection(uint64_t collection_id);
+  Result<> is_ready(uint64_t collection_id);  // 0: the operation needs none
   void forget(uint64_t collection_id) { ready_.erase(collection_id); }
 
  private:

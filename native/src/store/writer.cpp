@@ -2,26 +2,50 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
+#include <iterator>
+#include <map>
+#include <set>
 #include <string>
 
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "engine/reply.h"
+#include "store/exception_reply.h"
 
 namespace kalos {
 
 namespace {
 
-// A group holds its rows twice (in messages and on their way into the index) and is published in one piece.
-constexpr uint64_t kMaxGroupBytes = uint64_t{64} << 20;
-constexpr size_t kMaxGroupJobs = 4096;
 constexpr size_t kExpiredAtOnce = 1000;
 constexpr int64_t kRetryAfterUs = 5'000'000;
 // The log grows until a checkpoint: beyond this it is moved into the file between two groups.
 constexpr uint64_t kMaxLogBytes = uint64_t{64} << 20;
 
-uint64_t cost_of(const WriteJob& job) { return job.message.size() + 1024; }
+// What publishing takes beside the rows: a chunk of texts and one of rows for a collection, and a part of what is there
+// already, where a table of ids doubles. An estimate: what it misses, Writer::apply makes good.
+constexpr uint64_t kLeastReserve = uint64_t{16} << 20;
+constexpr uint64_t kReservedPartOfIndex = 8;
+
+uint64_t bytes_of(const Row& row) {
+  constexpr uint64_t kBesideThem = 512;
+  return row.vector.size() * (sizeof(float) + 1) + row.id.size() + row.namespace_key.size() + row.text.size() +
+         row.metadata.size() + kBesideThem;
+}
+
+std::vector<Change> one_change(Change change) {
+  std::vector<Change> changes;
+  changes.push_back(std::move(change));
+  return changes;
+}
+
+void tell(LogLevel level, std::string_view what, std::string_view which) noexcept {
+  try {
+    log(level, std::string(what).append(": ").append(which));
+  } catch (const std::exception&) {  // there was no memory for it
+  }
+}
 
 uint64_t nanoseconds_between(int64_t from, int64_t to) { return to > from ? static_cast<uint64_t>(to - from) : 0; }
 
@@ -32,7 +56,9 @@ Writer::Writer(Store& store, Index& index, FairMutex& engine, WriterOptions opti
       index_(index),
       engine_(engine),
       options_(options),
-      runner_(store, index, engine, options.text_in_file) {
+      runner_(store, index, engine, options.text_in_file),
+      queue_(options.queue_limit_bytes) {
+  group_.reserve(WriteQueue::kMaxGroupWrites);
   published_sequence_ = store_.commit_sequence();
   // What a kill left in the log may hold deleted bytes.
   if (store_.wal_bytes() > 0) checkpoint_at_ns_ = monotonic_ns() + options_.checkpoint_interval_ms * 1'000'000;
@@ -44,28 +70,20 @@ void Writer::start() {
   thread_ = std::thread([this] { run(); });
 }
 
-void Writer::submit(std::unique_ptr<WriteJob> job) {
-  std::unique_lock lock(mutex_);
-  if (stopped_) {
-    lock.unlock();
-    job->done(error_reply({KALOS_STATUS_DRAINING, "kalosd is ending; nothing was done; connect again"}));
-    return;
+void Writer::submit(std::unique_ptr<WriteJob> job, uint64_t lane) {
+  auto task = std::make_unique<WriteTask>(std::move(job), lane);
+  Result<> taken = Unit{};
+  {
+    std::lock_guard lock(mutex_);
+    if (stopped_) {
+      taken = Error{KALOS_STATUS_DRAINING, "kalosd is ending; nothing was done; connect again"};
+    } else if (taken = queue_.push(task, lane); taken) {
+      wake_.notify_one();
+      return;
+    }
   }
-  uint64_t cost = cost_of(*job);
-  if (queued_bytes_ + cost > options_.queue_limit_bytes && queued_bytes_ > 0) {
-    Error error{KALOS_STATUS_OVERLOADED, "writes of " + bytes_in_words(queued_bytes_) +
-                                             " wait to be committed already, the most that may wait is " +
-                                             bytes_in_words(options_.queue_limit_bytes) +
-                                             "; nothing was done; try again later"};
-    job->operations.clear();
-    job->reads.clear();
-    job->message = {};
-    rejected_.emplace_back(std::move(job), std::move(error));
-  } else {
-    queued_bytes_ += cost;
-    queue_.push_back(std::move(job));
-  }
-  wake_.notify_one();
+  ++counters_.write_errors;
+  task->job->done(error_reply(taken.error()));
 }
 
 void Writer::stop() {
@@ -79,7 +97,7 @@ void Writer::stop() {
 }
 
 void Writer::on_publish(std::function<void(uint64_t)> listener) {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(listener_mutex_);
   listener_ = std::move(listener);
 }
 
@@ -96,11 +114,10 @@ void Writer::index_changed() {
 void Writer::run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    if (!queue_.empty() || !rejected_.empty()) {
-      Jobs jobs = std::move(queue_);
-      queue_.clear();
+    if (!queue_.empty()) {
+      queue_.take(group_);
       lock.unlock();
-      serve(std::move(jobs));
+      serve_group();
     } else if (stopping_) {
       stopped_ = true;
       break;
@@ -123,7 +140,7 @@ void Writer::wait(std::unique_lock<std::mutex>& lock) {
   int64_t until_expiry_us = std::max(expiry_us, expiry_not_before_us_) - wall_us();
   bool checkpoint_ahead = checkpoint_at_ns_ != 0 && !store_.poisoned();
   int64_t until_checkpoint_us = (checkpoint_at_ns_ - monotonic_ns()) / 1000 + 1;
-  auto woken = [this] { return !queue_.empty() || !rejected_.empty() || stopping_ || index_changed_; };
+  auto woken = [this] { return !queue_.empty() || stopping_ || index_changed_; };
   if (expiry_ahead && (!checkpoint_ahead || until_expiry_us < until_checkpoint_us)) {
     // Expiry is a time of the wall clock: when that is set forward, the rows are due.
     auto when = std::chrono::system_clock::now() + std::chrono::microseconds(std::max<int64_t>(until_expiry_us, 0));
@@ -136,61 +153,44 @@ void Writer::wait(std::unique_lock<std::mutex>& lock) {
   index_changed_ = false;
 }
 
-void Writer::serve(Jobs jobs) {
-  answer_rejected();
-  std::vector<std::unique_ptr<WriteJob>> taken(std::make_move_iterator(jobs.begin()),
-                                               std::make_move_iterator(jobs.end()));
-  std::span<std::unique_ptr<WriteJob>> rest(taken);
-  while (!rest.empty()) {
-    size_t count = 0;
-    uint64_t bytes = 0;
-    while (count < rest.size() && count < kMaxGroupJobs) {
-      bool alone = WriteRunner::stands_alone(*rest[count]);
-      bytes += cost_of(*rest[count]);
-      if (count > 0 && (alone || bytes > kMaxGroupBytes)) break;
-      ++count;
-      if (alone) break;
+void Writer::serve_group() noexcept {
+  try {
+    look_and_commit();
+  } catch (const std::exception&) {  // nothing of a write that has no answer yet is committed
+    for (auto& task : group_) {
+      if (!task->answered) task->fail_by_exception();
     }
-    serve_group(rest.first(count));
-    rest = rest.subspan(count);
-    answer_rejected();
   }
+  for (auto& task : group_) finish(*task);
+  group_.clear();
 }
 
-void Writer::answer_rejected() {
-  std::unique_lock lock(mutex_);
-  auto rejected = std::move(rejected_);
-  rejected_.clear();
-  lock.unlock();
-  for (auto& [job, error] : rejected) {
-    ++counters_.write_errors;
-    job->done(error_reply(error));
-  }
-}
-
-void Writer::serve_group(std::span<std::unique_ptr<WriteJob>> jobs) {
-  std::vector<std::unique_ptr<WriteTask>> tasks;
+void Writer::look_and_commit() {
+  auto look = [this](WriteTask& task) {
+    try {
+      runner_.look(task);
+    } catch (const std::exception&) {
+      task.fail_by_exception();
+    }
+  };
   std::vector<WriteTask*> open;
   std::vector<WriteTask*> resent;  // of a write in this very group: answered after it
   std::set<WriteId> ids;
-  for (auto& job : jobs) {
-    tasks.push_back(std::make_unique<WriteTask>(std::move(job)));
-    WriteTask& task = *tasks.back();
-    const WriteId& id = task.job->write_id;
+  for (auto& task : group_) {
+    const WriteId& id = task->job->write_id;
     if (id != WriteId{} && !ids.insert(id).second) {
-      resent.push_back(&task);
+      resent.push_back(task.get());
       continue;
     }
-    runner_.look(task);
-    if (!task.answered) open.push_back(&task);
+    look(*task);
+    if (!task->answered) open.push_back(task.get());
   }
   if (!open.empty()) commit_together(open);
   for (WriteTask* task : resent) {
-    runner_.look(*task);
+    look(*task);
     WriteTask* alone[] = {task};
     if (!task->answered) commit_together(alone);
   }
-  for (auto& task : tasks) finish(*task);
 }
 
 void Writer::finish(WriteTask& task) {
@@ -198,11 +198,10 @@ void Writer::finish(WriteTask& task) {
   ++(task.reply.status == KALOS_STATUS_OK ? counters_.writes : counters_.write_errors);
   task.reply.timings.queue_ns = nanoseconds_between(job.received_ns, task.started_ns);
   task.reply.timings.search_ns = nanoseconds_between(task.started_ns, monotonic_ns());
-  uint64_t cost = cost_of(job);
   job.done(std::move(task.reply));
   task.job.reset();
   std::lock_guard lock(mutex_);
-  queued_bytes_ -= cost;
+  queue_.release(task.lane, task.queued_bytes);
 }
 
 // ---- commits -------------------------------------------------------------------------------------------------------
@@ -230,7 +229,7 @@ std::optional<MemoryRoom> Writer::short_room(uint64_t bytes) {
 void Writer::commit_together(std::span<WriteTask*> tasks) {
   if (store_.poisoned()) {
     for (WriteTask* task : tasks) {
-      if (unknown_.contains(task->job->write_id)) {
+      if (std::ranges::find(unknown_, task->job->write_id) != unknown_.end()) {
         task->fail({KALOS_STATUS_UNKNOWN_OUTCOME,
                     "a flush to disk failed in this write: it may or may not be on disk; resend its write id after "
                     "kalosd was restarted"});
@@ -266,64 +265,139 @@ void Writer::commit_group(std::span<WriteTask*> tasks, const std::optional<Memor
   for (const WriteTask* task : tasks) {
     if (task->job->durability != KALOS_DURABILITY_RELAXED) durability = KALOS_DURABILITY_COMMIT;
   }
-  // A group that fails before its commit is tried again write by write; a write that fails alone is answered.
-  auto give_up = [&](const Error& error) {
-    if (tasks.size() > 1) return commit_alone(tasks);
-    tasks[0]->fail(error);
+  auto undo = [&] {
+    store_.rollback();
+    for (WriteTask* task : tasks) task->undo();
   };
-  if (auto begun = store_.begin(durability); !begun) {
-    for (WriteTask* task : tasks) task->fail(begun.error());
-    return;
-  }
-  bool changed = false;
-  for (WriteTask* task : tasks) {
-    auto executed = runner_.execute(*task, changed, room);
-    if (!executed) {
-      store_.rollback();
-      for (WriteTask* undone : tasks) undone->answered = false;
-      return give_up(executed.error());
+  Publication publication;
+  try {
+    if (auto begun = store_.begin(durability); !begun) {
+      for (WriteTask* task : tasks) task->fail(begun.error());
+      return;
     }
-    changed = changed || task->changed_store;
+    auto executed = execute_group(tasks, room, publication);
+    if (executed && !publication.changed) return store_.rollback();
+    if (executed) executed = store_.commit();
+    if (executed) return publish(std::move(publication));
+    undo();
+    if (executed.error().status == KALOS_STATUS_UNKNOWN_OUTCOME) {
+      return settle_unknown(tasks, std::move(publication.ids), executed.error());
+    }
+    if (tasks.size() == 1) return tasks[0]->fail(executed.error());
+  } catch (const std::exception&) {
+    undo();
+    // It became so in the commit, and there was no memory to say it in words.
+    if (store_.poisoned()) {
+      return settle_unknown(tasks, std::move(publication.ids), {KALOS_STATUS_UNKNOWN_OUTCOME, {}});
+    }
+    if (tasks.size() == 1) return tasks[0]->fail_by_exception();
   }
-  if (!changed) return store_.rollback();
-  if (auto committed = store_.commit(); !committed) {
-    for (WriteTask* undone : tasks) undone->answered = false;
-    if (committed.error().status == KALOS_STATUS_UNKNOWN_OUTCOME) return settle_unknown(tasks, committed.error());
-    return give_up(committed.error());
-  }
-  ++counters_.commits;
-  std::vector<Change> changes;
+  // A group that fails before its commit is tried again write by write; a write that fails alone is answered.
+  commit_alone(tasks);
+}
+
+// Everything of the group but its commit, in a transaction.
+Result<> Writer::execute_group(std::span<WriteTask*> tasks, const std::optional<MemoryRoom>& room,
+                               Publication& publication) {
+  size_t changes = 0;
   for (WriteTask* task : tasks) {
-    std::move(task->changes.begin(), task->changes.end(), std::back_inserter(changes));
+    for (const CollectionInfo& info : task->infos) {
+      // It may have been lost since it was looked at: what is being read from the store must not change meanwhile.
+      if (auto ready = runner_.is_ready(info.id); !ready) return ready;
+    }
+    auto executed = runner_.execute(*task, publication.changed, room);
+    if (!executed) return executed;
+    publication.changed = publication.changed || task->changed_store;
+    changes += task->changes.size();
+  }
+  publication.changes.reserve(changes);
+  for (WriteTask* task : tasks) {
+    std::ranges::move(task->changes, std::back_inserter(publication.changes));
     task->changes.clear();
+    if (task->job->write_id != WriteId{}) publication.ids.push_back(task->job->write_id);
+    for (const CollectionInfo& info : task->infos) {
+      if (info.id != 0) publication.collections.push_back(&info);
+    }
   }
-  publish(std::move(changes));
+  if (publication.changed) set_aside(publication);
+  return Unit{};
 }
 
-void Writer::settle_unknown(std::span<WriteTask*> tasks, const Error& error) {
-  for (WriteTask* task : tasks) {
-    if (task->job->write_id != WriteId{}) unknown_.insert(task->job->write_id);
-    task->fail(error);
+void Writer::set_aside(Publication& publication) {
+  auto& collections = publication.collections;
+  std::ranges::sort(collections, {}, &CollectionInfo::id);
+  auto same = std::ranges::unique(collections, {}, &CollectionInfo::id);
+  collections.erase(same.begin(), same.end());
+  uint64_t bytes = kLeastReserve + index_bytes_ / kReservedPartOfIndex;
+  for (const Change& change : publication.changes) {
+    if (auto* added = std::get_if<CollectionAdded>(&change)) publication.added = added->info;
+    if (auto* dropped = std::get_if<CollectionDropped>(&change)) publication.dropped = dropped->collection_id;
+    if (auto* row = std::get_if<RowChange>(&change); row != nullptr && row->row) bytes += 2 * bytes_of(*row->row);
   }
+  publication.reserve.emplace(bytes);
 }
 
-void Writer::publish(std::vector<Change> changes) {
+void Writer::settle_unknown(std::span<WriteTask*> tasks, std::vector<WriteId> ids, const Error& error) {
+  unknown_ = std::move(ids);  // once: nothing is committed after it
+  for (WriteTask* task : tasks) task->fail(error);
+}
+
+void Writer::publish(Publication publication) noexcept {
+  ++counters_.commits;
   uint64_t sequence = store_.commit_sequence();
+  size_t lost = 0;
   {
     std::lock_guard lock(engine_);
-    index_.apply(std::move(changes), sequence);
+    lost = apply(publication, sequence);
     index_bytes_ = index_.bytes();
     next_expiry_us_ = index_.next_expiry_us();
     published_sequence_ = sequence;
   }
   failpoint("after_publish");
   if (checkpoint_at_ns_ == 0) checkpoint_at_ns_ = monotonic_ns() + options_.checkpoint_interval_ms * 1'000'000;
-  std::function<void(uint64_t)> listener;
-  {
-    std::lock_guard lock(mutex_);
-    listener = listener_;
+  counters_.reloads += lost;
+  if (lost > 0 && lost_listener_) lost_listener_(lost);
+  std::lock_guard lock(listener_mutex_);
+  if (listener_) listener_(sequence);
+}
+
+// How many collections were lost by it.
+size_t Writer::apply(Publication& publication, uint64_t sequence) noexcept {
+  publication.reserve.reset();
+  try {
+    index_.apply(std::move(publication.changes), sequence);
+    return 0;
+  } catch (const std::exception&) {
   }
-  if (listener) listener(sequence);
+  // The commit stands, so this must come to an end, when there is memory again. Nobody could be told anything true
+  // meanwhile: the engine stays locked.
+  auto insist = [](auto step) {
+    while (true) {
+      try {
+        return step();
+      } catch (const std::exception&) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
+  };
+  size_t lost = 0;
+  for (const CollectionInfo* info : publication.collections) {
+    // Gives the memory of all its rows back.
+    insist([&] { index_.apply(one_change(CollectionDropped{info->id}), sequence); });
+    insist([&] { index_.set_loading(*info, lost_percent_); });
+    runner_.forget(info->id);
+    ++lost;
+    tell(LogLevel::error, "there was no memory to publish a write that is on disk: a collection is loaded again",
+         info->name);
+  }
+  if (publication.added) {
+    insist([&] { index_.apply(one_change(CollectionAdded{*publication.added}), sequence); });
+    if (!index_.find(publication.added->id)) ++lost;  // it got its name before, but no rows
+  }
+  if (publication.dropped != 0) {
+    insist([&] { index_.apply(one_change(CollectionDropped{publication.dropped}), sequence); });
+  }
+  return lost;
 }
 
 // ---- between writes ------------------------------------------------------------------------------------------------
@@ -333,8 +407,22 @@ bool Writer::expiry_is_due() const {
   return expiry_us != 0 && !store_.poisoned() && wall_us() >= std::max(expiry_us, expiry_not_before_us_);
 }
 
-void Writer::delete_expired() {
+void Writer::delete_expired() noexcept {
   int64_t now_us = wall_us();
+  std::string words;
+  try {
+    auto deleted = delete_expired_rows(now_us);
+    if (deleted) return;
+    words = deleted.error().words;
+  } catch (const std::exception& fault) {
+    words = fault.what();
+  }
+  store_.rollback();
+  expiry_not_before_us_ = now_us + kRetryAfterUs;
+  tell(LogLevel::warning, "expired rows could not be deleted, another try follows", words);
+}
+
+Result<> Writer::delete_expired_rows(int64_t now_us) {
   std::vector<Index::Expired> rows;
   {
     std::lock_guard lock(engine_);
@@ -344,29 +432,29 @@ void Writer::delete_expired() {
   if (rows.empty()) {
     // Nothing to do after all: not asked again at once, so that a wrong answer cannot make this thread spin.
     expiry_not_before_us_ = now_us + kRetryAfterUs;
-    return;
+    return Unit{};
   }
-  auto deleted = delete_expired_rows(std::move(rows), now_us);
-  if (deleted) return;
-  store_.rollback();
-  expiry_not_before_us_ = now_us + kRetryAfterUs;
-  log(LogLevel::warning, "expired rows could not be deleted, another try follows: " + deleted.error().words);
-}
-
-Result<> Writer::delete_expired_rows(std::vector<Index::Expired> rows, int64_t now_us) {
   if (auto begun = store_.begin(KALOS_DURABILITY_RELAXED); !begun) return begun.error();
-  std::vector<Change> changes;
+  std::map<uint64_t, CollectionInfo> infos;
+  Publication publication;
   for (auto& row : rows) {
-    auto info = runner_.collection(row.collection_id);
-    if (!info) return info.error();
-    auto removed = store_.remove(*info, row.namespace_key, row.id, now_us);
+    auto known = infos.find(row.collection_id);
+    if (known == infos.end()) {
+      auto info = runner_.collection(row.collection_id);
+      if (!info) return info.error();
+      known = infos.emplace(row.collection_id, std::move(*info)).first;
+      publication.collections.push_back(&known->second);
+    }
+    auto removed = store_.remove(known->second, row.namespace_key, row.id, now_us);
     if (!removed) return removed.error();
-    changes.push_back(RowChange{row.collection_id, nullptr, std::move(row.namespace_key), std::move(row.id)});
+    publication.changes.push_back(
+        RowChange{row.collection_id, nullptr, std::move(row.namespace_key), std::move(row.id)});
   }
+  set_aside(publication);
+  size_t count = publication.changes.size();
   if (auto committed = store_.commit(); !committed) return committed.error();
-  ++counters_.commits;
-  counters_.expired_rows += changes.size();
-  publish(std::move(changes));
+  counters_.expired_rows += count;
+  publish(std::move(publication));
   return Unit{};
 }
 
@@ -375,18 +463,26 @@ bool Writer::checkpoint_is_due() const {
   return monotonic_ns() >= checkpoint_at_ns_ || store_.wal_bytes() > kMaxLogBytes;
 }
 
-void Writer::checkpoint() {
+void Writer::checkpoint() noexcept {
   bool due = monotonic_ns() >= checkpoint_at_ns_;
-  auto done = store_.checkpoint(/*truncate=*/true);
-  if (done && *done) {
-    ++counters_.checkpoints;
-    checkpoint_at_ns_ = 0;
-    return;
+  bool failed = false;
+  try {
+    auto done = store_.checkpoint(/*truncate=*/true);
+    if (done && *done) {
+      ++counters_.checkpoints;
+      checkpoint_at_ns_ = 0;
+      return;
+    }
+    failed = !done;
+    if (failed) tell(LogLevel::warning, "a checkpoint failed, another try follows", done.error().words);
+  } catch (const std::exception& fault) {
+    failed = true;
+    tell(LogLevel::warning, "a checkpoint failed, another try follows", fault.what());
   }
-  if (!done) log(LogLevel::warning, "a checkpoint failed, another try follows: " + done.error().words);
   // A collection that is being loaded reads from the log: soon again.
-  if (due || !done)
+  if (due || failed) {
     checkpoint_at_ns_ = monotonic_ns() + std::min<int64_t>(options_.checkpoint_interval_ms, 1000) * 1'000'000;
+  }
 }
 
 }  // namespace kalos
