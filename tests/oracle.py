@@ -54,8 +54,10 @@ def score(metric: str, q: Any, x: Any) -> float:
 
 
 def scores(metric: str, q: Any, matrix: Any) -> np.ndarray:
-    """`score` of every row of a float32 matrix at once, the same bits; l2 to within a rounding or two only (numpy has no
-    fma), so that its best rows have to be scored again one by one."""
+    """`score` of every row of a float32 matrix at once, the same bits.
+
+    l2 only to within a few roundings (numpy has no fma): its best rows have to be scored again one by one.
+    """
     q, matrix = np.asarray(q, np.float32).astype(float), np.asarray(matrix, np.float32).astype(float)
 
     def sum32(terms: np.ndarray) -> np.ndarray:

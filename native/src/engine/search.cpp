@@ -25,7 +25,10 @@ std::string explain_json(const WalkMember& member, uint64_t rows_in_scope, const
                                  {"rows_matched", member.rows_matched},
                                  {"rows_scanned", member.counts.scanned},
                                  {"rows_narrowed", member.counts.narrowed},
-                                 {"rows_scored", member.counts.scored}};
+                                 {"rows_scored", member.counts.scored},
+                                 {"filter_us", double(member.filter_ns) / 1000},
+                                 {"scan_us", double(member.scan_ns) / 1000},
+                                 {"score_us", double(member.score_ns) / 1000}};
   return explain.dump();
 }
 

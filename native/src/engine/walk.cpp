@@ -108,6 +108,7 @@ class Walk {
   }
 
   void run() {
+    const int64_t asked = monotonic_ns();
     for (Filtered& filtered : members_) ask_filter(filtered);
     for (size_t i = 0; i < lanes_.size(); ++i) {
       if (!members_[member_of_[i]].masks.empty()) lanes_[i]->admission.leave_filter_to_masks();
@@ -138,11 +139,16 @@ class Walk {
       Sweeps own = own_sweeps();
       visit(own);
     }
-    snapshot_.planner->report(plan, bytes, monotonic_ns() - started);
+    const int64_t ended = monotonic_ns();
+    snapshot_.planner->report(plan, bytes, ended - started);
     for (size_t i = 0; i < lanes_.size(); ++i) {
       if (expired_[i]) lanes_[i]->member.expired = true;
     }
-    for (Filtered& filtered : members_) filtered.member->plan = plan;
+    for (Filtered& filtered : members_) {
+      filtered.member->plan = plan;
+      filtered.member->filter_ns += started - asked;
+      filtered.member->scan_ns += ended - started;
+    }
   }
 
  private:
@@ -379,7 +385,11 @@ void walk(const Collection& collection, const Snapshot& snapshot, const std::vec
   auto flush = [&] {
     if (lanes.empty()) return;
     Walk(collection, snapshot, scope, lanes, uint32_t(window)).run();
-    for (auto& lane : lanes) finish(*lane);
+    for (auto& lane : lanes) {
+      const int64_t started = monotonic_ns();
+      finish(*lane);
+      lane->member.score_ns += monotonic_ns() - started;
+    }
     lanes.clear();
     candidates = 0;
   };
