@@ -84,9 +84,7 @@ def _query(rng, kind, family, rows, d):
     filtered=st.booleans(),
 )
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_search_is_the_brute_force_bit_for_bit(
-    shared, seed, family, metric, n, d, k, kind, deleted, filtered
-):
+def test_every_search_is_the_brute_force_bit_for_bit(shared, seed, family, metric, n, d, k, kind, deleted, filtered):
     """Same ids, same order, same scores, after deletes, with a filter, at every k; rows of other namespaces never."""
     rng = np.random.default_rng(seed)
     rows = family(rng, n, d).astype(np.float32)
