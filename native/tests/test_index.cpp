@@ -424,7 +424,7 @@ TEST(explain_counts_rows) {
                  {"device", "cpu"},
                  {"rows_in_scope", 201},
                  {"rows_matched", 50},
-                 {"rows_scanned", 64},  // the other groups have no row that matches
+                 {"rows_scanned", 64},   // the other groups have no row that matches
                  {"rows_narrowed", 50},  // all have the one direction that there is: all tie
                  {"rows_scored", 50}}),
            explain);

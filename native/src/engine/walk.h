@@ -28,11 +28,11 @@ struct WalkMember {
   Deadline deadline{0};
   bool expired = false;
   // Filled by the walk.
-  uint64_t rows_matched = 0;                    // of one query; counted where the request wants to be explained
-  SweepCounts counts;                           // of all queries
-  Plan plan = Plan::one_thread;                 // of the last walk
+  uint64_t rows_matched = 0;                         // of one query; counted where the request wants to be explained
+  SweepCounts counts;                                // of all queries
+  Plan plan = Plan::one_thread;                      // of the last walk
   int64_t filter_ns = 0, scan_ns = 0, score_ns = 0;  // of all walks: masks; planes; vectors of what they left
-  std::vector<std::vector<Candidate>> results;  // of each query, without the skipped ones
+  std::vector<std::vector<Candidate>> results;       // of each query, without the skipped ones
 };
 
 // Walks all queries of all members, as many at once as memory is well spent on.
