@@ -123,7 +123,7 @@ def connect(target: Target, deadline_ns: int, *, patient: bool, answer_ns: int) 
     """Connects, within the deadline.
 
     answer_ns: how long a kalosd that took the connection may be silent; one that is silent for longer is stopped or
-    stuck, and waiting for it is left to the caller.
+    stuck (or ends, and takes nobody any more), and waiting for it is left to the caller.
     patient: where nobody answers and none may be started, try until the deadline (somebody's service manager may be
     restarting it); else say so at once.
 
@@ -132,38 +132,47 @@ def connect(target: Target, deadline_ns: int, *, patient: bool, answer_ns: int) 
     starter = _sidecar.Starter(str(target.data_dir)) if target.autostart and target.private is None else None
     if target.socket is not None:
         starter = None
+    begun_ns = monotonic_ns()
     pause_s = 0.001
     why = ""
+    ending: dict[str, Any] | None = None  # what a kalosd that is about to end has said of itself
     while True:
         if target.private is not None:
             target.private.check()
         path = target.path()
+        answer_by_ns = min(deadline_ns, monotonic_ns() + answer_ns)
         try:
-            if path is not None:
-                connection = _attach(path, min(deadline_ns, monotonic_ns() + answer_ns))
-                if starter is not None:
-                    starter.done(connection.welcome["pid"])
-                return connection
+            if path is None:
+                why = f"no kalosd runs on {target.data_dir}"
+            else:
+                try:
+                    connection = _attach(path, answer_by_ns)
+                except Refused as refused:
+                    why = str(refused)
+                    ending = _ending(target, refused, path, ending, answer_by_ns)
+                else:
+                    if starter is not None:
+                        starter.done(connection.welcome["pid"])
+                    return connection
         except NotListening:
             why = f"nobody listens on {path}"
-        except Refused as refused:
-            why = str(refused)
-            if not _may_wait(target, refused, path, deadline_ns):
-                raise SidecarUnavailable(f"kalosd on {path} refused the connection: {refused}") from None
         except KalosTimeout as error:
-            said = _sidecar.lock_holder(target.data_dir) if target.data_dir else None
-            who = f"kalosd (pid {said['pid']})" if said and "pid" in said else f"whoever listens on {path}"
-            raise SidecarUnavailable(
-                f"{who} took the connection and does not answer: it is stopped or stuck; look at it, and end it with"
-                " `kill` if it does not come back"
-            ) from error
-        else:
-            why = f"no kalosd runs on {target.data_dir}"
+            if ending is None:
+                said = _sidecar.lock_holder(target.data_dir) if target.data_dir else None
+                who = f"kalosd (pid {said['pid']})" if said and "pid" in said else f"whoever listens on {path}"
+                raise SidecarUnavailable(
+                    f"{who} took the connection and does not answer: it is stopped or stuck; look at it, and end it"
+                    " with `kill` if it does not come back"
+                ) from error
+        if ending is not None and target.data_dir and not _sidecar.is_locked(target.data_dir):
+            ending = None  # it has ended
         if starter is not None:
             starter.step()
         elif target.private is None and not patient and not (target.data_dir and _sidecar.is_locked(target.data_dir)):
             raise SidecarUnavailable(f"{why}: start one with `kalos serve`{_hint(target)}")
         if monotonic_ns() + int(pause_s * 1e9) > deadline_ns:
+            if ending is not None:
+                raise SidecarUnavailable(_does_not_end(ending, (monotonic_ns() - begun_ns) / 1e9))
             raise SidecarUnavailable(f"no connection to {target} in time: {why}")
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.5, 0.05)
@@ -185,19 +194,37 @@ def _attach(path: str, deadline_ns: int) -> Connection:
         raise
 
 
-def _may_wait(target: Target, refused: Refused, path: str | None, deadline_ns: int) -> bool:
-    """Will the refusal pass? A draining sidecar ends; one of another major version that a client started may be asked
-    to."""
+def _ending(
+    target: Target, refused: Refused, path: str, known: dict[str, Any] | None, answer_by_ns: int
+) -> dict[str, Any]:
+    """What the kalosd that refused says of itself, if the refusal will pass: it is ending, or is of another major
+    version and was started by a client, so that it may be asked to. Raises where it stays.
+
+    known: the one that was asked already."""
     body = refused.body
     if body.get("status") == _abi.STATUS_DRAINING:
-        return True
+        return body
     theirs = body.get("abi_major")
-    if isinstance(theirs, int) and theirs != _abi.ABI_MAJOR:
-        if body.get("autostarted") is True and target.autostart and target.socket is None and path is not None:
-            _sidecar.ask_to_drain(path, "a client of another major version takes over", deadline_ns, theirs)
-            return True
+    if not isinstance(theirs, int) or theirs == _abi.ABI_MAJOR:
+        raise SidecarUnavailable(f"kalosd on {path} refused the connection: {refused}") from None
+    by_hand = body.get("autostarted") is not True
+    if by_hand or not target.autostart or target.socket is not None:
+        why = "it was started by hand" if by_hand else "it may start none itself"
         raise SidecarUnavailable(
             f"kalosd {body.get('version')} (pid {body.get('pid')}) speaks ABI {theirs}, this client {_abi.ABI_MAJOR}:"
-            " end it with `kalos stop` (it was started by hand, so this client does not), or install matching versions"
+            f" end it with `kalos stop` (this client does not, since {why}), or install matching versions"
         )
-    return False
+    if known is None or known.get("pid") != body.get("pid"):
+        _sidecar.ask_to_drain(path, "a client of another major version takes over", answer_by_ns, theirs)
+    return body
+
+
+def _does_not_end(ending: dict[str, Any], waited_s: float) -> str:
+    theirs, pid = ending.get("abi_major"), ending.get("pid", "unknown")
+    why = ""
+    if isinstance(theirs, int) and theirs != _abi.ABI_MAJOR:
+        why = f", as it was asked to because it speaks ABI {theirs} and this client {_abi.ABI_MAJOR}"
+    return (
+        f"kalosd {ending.get('version')} (pid {pid}) is ending{why}, and still runs after {waited_s:.3g} s: it may be"
+        f" finishing a large write; connect again later, or end it with `kill {pid}` (what was acknowledged is on disk)"
+    )

@@ -1,5 +1,6 @@
 """Finding, starting and stopping kalosd; who may take over from whom."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -15,7 +16,8 @@ import pytest
 from conftest import kalosd_left, wait_until
 
 import kalos_memory as kalos
-from kalos_memory import _abi, _sidecar
+from kalos_memory import _abi, _client, _sidecar
+from kalos_memory.cli import _session
 
 
 def test_default_data_dir(monkeypatch, tmp_path):
@@ -179,55 +181,73 @@ def test_no_zombie_and_no_warning(data_dir):
 
 
 class OtherVersion:
-    """A kalosd of another major version: lock file, socket, hello, drain."""
+    """A kalosd of another major version: lock file, socket, hello, drain.
 
-    def __init__(self, data_dir, autostarted):
+    after: what it does once it has said that it drains. "end"; or it never ends, and meanwhile is "silent" to whoever
+    connects, says "draining" or still that its version is another, or has "gone" from its socket. "mute": it does not
+    even answer the drain."""
+
+    def __init__(self, data_dir, autostarted, after="end"):
         self.lock = os.open(os.path.join(data_dir, "kalosd.lock"), os.O_RDWR | os.O_CREAT)
         fcntl.flock(self.lock, fcntl.LOCK_EX)
         self.path = os.path.join(data_dir, "other.sock")
         self.said = {"pid": os.getpid(), "version": "99.0", "abi": "99.0", "socket": self.path, "instance": "0" * 32}
+        os.ftruncate(self.lock, 0)
         os.write(self.lock, json.dumps(self.said | {"autostarted": autostarted}).encode())
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self.path)
         self.listener.listen()
         self.autostarted = autostarted
-        self.drained = False
+        self.after = after
+        self.drained = 0
+        self.told_to_end = threading.Event()
         self.thread = threading.Thread(target=self._serve)
         self.thread.start()
 
     def _serve(self):
-        while not self.drained:
+        while not self.told_to_end.is_set():
             connection, _ = self.listener.accept()
             with connection:
-                while head := connection.recv(16, socket.MSG_WAITALL):
-                    _, kind, _, size, _ = struct.unpack("<IHHII", head)
-                    body = json.loads(connection.recv(size, socket.MSG_WAITALL))
-                    if kind == _abi.CONTROL_HELLO and body["abi_major"] == 99:
-                        self._send(connection, _abi.CONTROL_WELCOME, {"lane": None})
-                    elif kind == _abi.CONTROL_HELLO:
-                        words = {"status": 20, "message": "I speak 99", "abi_major": 99}
-                        self._send(
-                            connection, _abi.CONTROL_ERROR, words | self.said | {"autostarted": self.autostarted}
-                        )
-                        break
-                    elif kind == _abi.CONTROL_DRAIN:
-                        self._send(connection, _abi.CONTROL_DRAINING, {"reason": "asked"})
-                        self.drained = True
-                        break
-        self.close()
+                self._talk(connection)
+            if self.drained and self.after == "end":
+                break
+            if self.drained and self.after in ("silent", "gone"):
+                if self.after == "gone":
+                    self.listener.close()
+                self.told_to_end.wait(100)
+        self.listener.close()
+        os.close(self.lock)
+
+    def _talk(self, connection):
+        while head := connection.recv(16, socket.MSG_WAITALL):
+            _, kind, _, size, _ = struct.unpack("<IHHII", head)
+            body = json.loads(connection.recv(size, socket.MSG_WAITALL))
+            words = {"status": 20, "message": "I speak 99", "abi_major": 99}
+            if kind == _abi.CONTROL_HELLO and self.drained and self.after == "draining":
+                words = {"status": _abi.STATUS_DRAINING, "message": "I am ending", "abi_major": 99}
+            elif kind == _abi.CONTROL_HELLO and body["abi_major"] == 99:
+                self._send(connection, _abi.CONTROL_WELCOME, {"lane": None})
+                continue
+            elif kind == _abi.CONTROL_DRAIN:
+                self.drained += 1
+                if self.after == "mute":
+                    self.told_to_end.wait(100)
+                else:
+                    self._send(connection, _abi.CONTROL_DRAINING, {"reason": "asked"})
+                return
+            self._send(connection, _abi.CONTROL_ERROR, words | self.said | {"autostarted": self.autostarted})
+            return
 
     @staticmethod
     def _send(connection, kind, body):
         data = json.dumps(body).encode()
         connection.sendall(struct.pack("<IHHII", _abi.CONTROL_MAGIC, kind, 0, len(data), 0) + data)
 
-    def close(self):
-        self.listener.close()
-        os.close(self.lock)
-
     def end(self):
-        """From outside: asks it to drain as its own version would."""
-        _sidecar.ask_to_drain(self.path, "test", time.monotonic_ns() + 10**10, 99)
+        """Whatever it was about."""
+        self.told_to_end.set()
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as one:
+            one.connect(self.path)
         self.thread.join(30)
 
 
@@ -240,15 +260,78 @@ def test_takeover_of_an_autostarted_sidecar_of_another_major_version(data_dir):
     assert other.drained
 
 
-def test_a_sidecar_of_another_version_that_somebody_started_by_hand_is_left_alone(data_dir):
-    """The error names pid, versions and what to do."""
-    other = OtherVersion(data_dir, autostarted=False)
+@pytest.mark.parametrize("after", ["silent", "draining", "still itself", "gone"])
+def test_a_sidecar_of_another_version_that_does_not_end_is_called_that(data_dir, monkeypatch, after):
+    """It was asked to, said that it would, and does not: the error says who, why, and that it still runs; not that it
+    is stuck. It is asked once. When it ends after all, this client starts its own."""
+    monkeypatch.setattr(_client, "_START_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(_client, "_CONTROL_PATIENCE_NS", 100_000_000)
+    other = OtherVersion(data_dir, autostarted=True, after=after)
     try:
-        with pytest.raises(kalos.SidecarUnavailable, match=rf"99\.0 \(pid {os.getpid()}\).*ABI 99.*kalos stop"):
-            kalos.connect(data_dir)
-        assert not other.drained
+        pid = os.getpid()
+        words = rf"kalosd 99\.0 \(pid {pid}\) is ending, as it was asked to.* ABI 99 .*still runs.*`kill {pid}`"
+        with pytest.raises(kalos.SidecarUnavailable, match=words):
+            kalos.connect(data_dir, timeout=0.1)
+        assert other.drained == 1
+        monkeypatch.undo()
+        threading.Timer(0.1, other.end).start()
+        with kalos.connect(data_dir) as client:
+            assert client.health()["status"] == "ready"
     finally:
         other.end()
+
+
+def test_a_sidecar_of_another_version_that_does_not_answer_is_called_stuck(data_dir, monkeypatch):
+    """Not even the question whether it would end."""
+    monkeypatch.setattr(_client, "_CONTROL_PATIENCE_NS", 100_000_000)
+    other = OtherVersion(data_dir, autostarted=True, after="mute")
+    try:
+        with pytest.raises(kalos.SidecarUnavailable, match=f"pid {os.getpid()}.*stopped or stuck"):
+            kalos.connect(data_dir, timeout=0.1)
+    finally:
+        other.end()
+
+
+def test_a_sidecar_of_another_version_that_somebody_started_by_hand_is_left_alone(data_dir):
+    """The error names pid, versions and what to do. So is any by a client that may start none in its place."""
+    for by_hand in (True, False):
+        other = OtherVersion(data_dir, autostarted=not by_hand)
+        try:
+            words = rf"99\.0 \(pid {os.getpid()}\).*ABI 99.*kalos stop.*{'by hand' if by_hand else 'start none'}"
+            with pytest.raises(kalos.SidecarUnavailable, match=words):
+                kalos.connect(data_dir, autostart=by_hand)
+            assert not other.drained
+        finally:
+            other.end()
+            os.unlink(other.path)
+
+
+def test_who_connects_while_kalosd_drains_is_told_so(data_dir, tmp_path, monkeypatch):
+    """A request that takes long is finished first. Meanwhile `connect` and `kalos status` say what is so, and when it
+    is over there is a new kalosd for whoever waits."""
+    gate = tmp_path / "gate"
+    monkeypatch.setenv("KALOS_FAILPOINT", f"pass@{gate}")
+    with kalos.connect(data_dir, timeout=60) as client:
+        monkeypatch.delenv("KALOS_FAILPOINT")
+        notes = client.collection("notes", dimension=2)
+        pid = client.stats()["kalosd"]["pid"]
+        gate.touch()
+        counted = []
+        asks = threading.Thread(target=lambda: counted.append(notes.count()))
+        asks.start()
+        wait_until(lambda: client.stats()["requests"]["in_flight"] == 1, "the request is held")
+        where = _sidecar.read_lock(data_dir)["socket"]
+        _sidecar.ask_to_drain(where, "test", time.monotonic_ns() + 10**10)
+        assert _session._ask(where)["health"]["status"] == "draining"
+        monkeypatch.setattr(_client, "_START_TIMEOUT_S", 0.3)
+        with pytest.raises(kalos.SidecarUnavailable, match=rf"\(pid {pid}\) is ending, and still runs"):
+            kalos.connect(data_dir)
+        monkeypatch.undo()
+        threading.Timer(0.1, gate.unlink).start()
+        with kalos.connect(data_dir) as later:
+            assert later.stats()["kalosd"]["pid"] != pid
+        asks.join(30)
+        assert counted == [0]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user is only available to root")

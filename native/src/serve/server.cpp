@@ -431,7 +431,6 @@ void Server::drain(const std::string& reason) {
   drain_until_ns_ = monotonic_ns() + drain_limit_ns;
   services_->draining = true;
   log(LogLevel::info, "draining: " + reason);
-  unwatch(listen_fd_);
   for (auto& [fd, client] : clients_) {
     if (client->lane) client->lane->announce_drain();
     client->send(KALOS_CONTROL_DRAINING, {{"reason", reason}});
