@@ -91,6 +91,13 @@ class Sweep {
     uint32_t first_row = 0;  // of the run
     uint32_t start = 0;      // in the window
   };
+  // Rows of one stretch that are narrowed together.
+  struct Few {
+    static constexpr uint32_t most = 16;
+    uint32_t count = 0;
+    uint32_t places[most];  // in the window
+    uint32_t rows[most];    // of the run
+  };
   struct Survivor {
     double upper = 0;
     RowRef row;
@@ -99,7 +106,8 @@ class Sweep {
   const CodedQuery& coded(const Coding& coding);
   void look_at_columns(const Stretch& stretch, uint32_t row, uint32_t groups, uint64_t among, uint32_t columns);
   void order(uint32_t found);
-  void narrow(uint32_t place);
+  const Stretch& stretch_of(uint32_t place) const;
+  void narrow(const Stretch& stretch, const Few& few);
   void at_least(LowerBounds& bounds, double key);
   void score_survivors();
   double key_of(const RowRef& row) const;

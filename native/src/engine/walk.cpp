@@ -110,6 +110,7 @@ class Walk {
   void run() {
     const int64_t asked = monotonic_ns();
     for (Filtered& filtered : members_) ask_filter(filtered);
+    const int64_t answered = monotonic_ns();
     for (size_t i = 0; i < lanes_.size(); ++i) {
       if (!members_[member_of_[i]].masks.empty()) lanes_[i]->admission.leave_filter_to_masks();
     }
@@ -146,7 +147,7 @@ class Walk {
     }
     for (Filtered& filtered : members_) {
       filtered.member->plan = plan;
-      filtered.member->filter_ns += started - asked;
+      filtered.member->filter_ns += answered - asked;
       filtered.member->scan_ns += ended - started;
     }
   }
