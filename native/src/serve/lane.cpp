@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
+#include <exception>
 #include <system_error>
 #include <thread>
 
@@ -14,6 +14,7 @@
 #include "engine/reply.h"
 #include "serve/lane_semaphore.h"
 #include "serve/messages.h"
+#include "store/exception_reply.h"
 
 namespace kalos {
 namespace {
@@ -139,8 +140,8 @@ void Lane::take_posted(uint32_t index) {
   if (posted.header.opcode < counters.by_opcode.size()) counters.count(counters.by_opcode[posted.header.opcode]);
   try {
     handle(posted);
-  } catch (const std::bad_alloc&) {  // before anybody else had it: whoever takes it over answers for it
-    fail(posted, no_memory());
+  } catch (const std::exception&) {  // before anybody else had it: whoever takes it over answers for it
+    complete(posted, exception_reply());
   }
 }
 
@@ -290,9 +291,7 @@ void Lane::dispatch_read(const Posted& posted, Bytes message) {
   job->request = std::move(*request);
   auto read = std::make_unique<PendingRead>();
   read->jobs.push_back(std::move(job));
-  read->done = [self = shared_from_this(), posted](PendingRead& done) {
-    self->complete(posted, std::move(done.jobs[0]->reply));
-  };
+  read->done = [self = shared_from_this(), posted](Reply reply) { self->complete(posted, std::move(reply)); };
   services_.combiner.submit(std::move(read));
 }
 
@@ -304,7 +303,7 @@ void Lane::dispatch_write(const Posted& posted, Bytes message) {
   if (auto decoded = decode_write(posted.header.opcode, *job); !decoded) return fail(posted, decoded.error());
   if (!job->is_batch || !job->operations.empty()) {
     job->done = [self = shared_from_this(), posted](Reply reply) { self->complete(posted, std::move(reply)); };
-    return services_.database.submit(std::move(job));
+    return services_.database.submit(std::move(job), waiting_.id);
   }
 
   // A batch of reads alone need not queue behind writes: one pass, one snapshot.
@@ -317,27 +316,9 @@ void Lane::dispatch_write(const Posted& posted, Bytes message) {
     one->bytes_of_batch = read->jobs.empty() ? &one->batch_bytes : read->jobs[0]->bytes_of_batch;
     read->jobs.push_back(std::move(one));
   }
+  read->is_batch = true;
   read->message = std::move(job->message);
-  read->done = [self = shared_from_this(), posted](PendingRead& done) {
-    std::vector<Bytes> replies;
-    Reply whole;
-    for (size_t i = 0; i < done.jobs.size(); ++i) {
-      Reply& reply = done.jobs[i]->reply;
-      if (reply.status != KALOS_STATUS_OK) {
-        std::string words = "operation " + std::to_string(i) + ": ";
-        words.append(reinterpret_cast<const char*>(reply.message.data()), reply.message.size());
-        return self->fail(posted, {reply.status, words});
-      }
-      whole.timings.queue_ns = reply.timings.queue_ns;
-      whole.timings.search_ns += reply.timings.search_ns;
-      whole.timings.fetch_ns += reply.timings.fetch_ns;
-      replies.push_back(std::move(reply.message));
-    }
-    auto message = encode_batch_reply(self->services_.database.commit_sequence(), replies);
-    if (!message) return self->fail(posted, message.error());
-    whole.message = std::move(*message);
-    self->complete(posted, std::move(whole));
-  };
+  read->done = [self = shared_from_this(), posted](Reply reply) { self->complete(posted, std::move(reply)); };
   services_.combiner.submit(std::move(read));
 }
 
