@@ -204,9 +204,7 @@ void Sweep::take_over(Sweep& other) {
   for (const Candidate& candidate : other.best_.take_sorted()) {
     if (best_.takes(candidate.key, candidate.sequence)) best_.add(candidate);
   }
-  counts_.scanned += other.counts_.scanned;
-  counts_.narrowed += other.counts_.narrowed;
-  counts_.scored += other.counts_.scored;
+  counts_ += other.counts_;
   raise_threshold(best_.threshold());
 }
 
