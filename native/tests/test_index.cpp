@@ -419,6 +419,8 @@ TEST(explain_counts_rows) {
     CHECK(explain[stage].is_number() && explain[stage] >= 0);
     explain.erase(stage);
   }
+  CHECK(explain["expected_us"].contains("one thread") && explain["expected_us"].contains("all threads"));
+  explain.erase("expected_us");
   CHECK_EQ(json({{"plan", "code scan"},
                  {"threads", "one thread"},
                  {"device", "cpu"},

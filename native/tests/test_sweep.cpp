@@ -233,7 +233,8 @@ TEST(bounds_hold_for_every_row) {
                 }
                 const auto* columns = reinterpret_cast<const float*>(group + code_query.shape.columns_at());
                 outside += !(coded.lower(sums[at % rows_a_group], columns + at % rows_a_group, run.reach) <= key);
-                int32_t low = portable_kernels().codes.low_sum(run.low + at * code_query.shape.low_bytes(), code_query);
+                int32_t low = 0;
+                portable_kernels().codes.low_sums(run.low, &at, 1, code_query, &low);
                 auto range = coded.range(sums[at % rows_a_group], low, run.bounds[at]);
                 outside += !(range.lower <= key && key <= range.upper);
                 ++checked;
@@ -254,7 +255,7 @@ TEST(all_kernels_find_the_same) {
   for (uint32_t d : {1u, 8u, 40u, 64u, 100u, 384u, 1000u, 8192u}) {
     for (kalos_metric metric : {KALOS_METRIC_COSINE, KALOS_METRIC_L2}) {
       CodeShape shape{padded_dimension(d) / 8, metric == KALOS_METRIC_L2};
-      std::vector<uint8_t> groups(4 * shape.group_bytes()), low(shape.low_bytes());
+      std::vector<uint8_t> groups(4 * shape.group_bytes()), low(8 * shape.low_bytes());
       for (auto& byte : groups) byte = uint8_t(random());
       for (auto& byte : low) byte = uint8_t(random());
       std::uniform_real_distribution<float> any(0, 1);
@@ -287,7 +288,11 @@ TEST(all_kernels_find_the_same) {
             CHECK_EQ(interesting, scan(kernels->codes, upper, sums));
             CHECK(std::equal(sums, sums + count * rows_a_group, expected_sums));
             CHECK(std::equal(upper, upper + count * rows_a_group, expected_upper));
-            CHECK_EQ(portable.low_sum(low.data(), query), kernels->codes.low_sum(low.data(), query));
+            const uint32_t rows_asked[] = {7, 0, 3, 3, 5, 1};
+            int32_t low_sums[6], expected_low_sums[6];
+            portable.low_sums(low.data(), rows_asked, count + 2, query, expected_low_sums);
+            kernels->codes.low_sums(low.data(), rows_asked, count + 2, query, low_sums);
+            CHECK(std::equal(low_sums, low_sums + count + 2, expected_low_sums));
             uint32_t places[rows_a_block], expected_places[rows_a_block];
             uint32_t rows = count * rows_a_group - 3;
             uint32_t many = portable.at_least(upper, rows, upper[5], expected_places);

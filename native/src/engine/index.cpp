@@ -75,7 +75,7 @@ struct Index::State {
   State(TextBacking given, uint32_t threads)
       : backing(std::move(given)), device(make_cpu_device()), pool(threads), planner(threads) {}
 
-  Snapshot snapshot() { return {commit_sequence, wall_us(), device.get(), &pool, &planner}; }
+  Snapshot snapshot() { return {commit_sequence, wall_us(), device.get(), &pool, &planner, &totals}; }
 
   Result<Collection*> find(uint64_t collection_id) const {
     auto at = entries.find(collection_id);
@@ -148,6 +148,7 @@ struct Index::State {
   std::unique_ptr<Device> device;
   ScanPool pool;
   Planner planner;
+  SweepCounts totals;
   std::map<uint64_t, Entry> entries;
   std::set<uint64_t> dropped;  // while they were loading; ids are never used again
   uint64_t commit_sequence = 0;
@@ -246,6 +247,12 @@ std::vector<CollectionInfo> Index::collections() const {
   for (const auto& [id, entry] : state_->entries) infos.push_back(entry.info);
   std::sort(infos.begin(), infos.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return infos;
+}
+
+Index::SearchReport Index::search_report() const {
+  const State& state = *state_;
+  return {best_kernels().name, state.pool.threads(), state.planner.runs(Plan::one_thread),
+          state.planner.runs(Plan::all_threads), state.totals};
 }
 
 uint64_t Index::commit_sequence() const { return state_->commit_sequence; }

@@ -14,6 +14,7 @@
 #include "base/cpus.h"
 #include "engine/collection.h"
 #include "engine/jobs.h"
+#include "engine/sweep.h"
 
 namespace kalos {
 
@@ -59,6 +60,15 @@ class Index {
   Result<Collection*> find(uint64_t collection_id) const;
   Result<CollectionInfo> find_by_name(std::string_view name) const;
   std::vector<CollectionInfo> collections() const;  // by name, in whatever state
+
+  // How searches have been run, since the start.
+  struct SearchReport {
+    std::string kernels;   // the inner loops in use: "avx512", "avx2", "portable"
+    uint32_t threads = 0;  // that a pass may take
+    uint64_t passes_on_one_thread = 0, passes_on_all_threads = 0;
+    SweepCounts rows;
+  };
+  SearchReport search_report() const;
 
   uint64_t commit_sequence() const;
   uint64_t bytes() const;  // of all rows, as Collection::bytes counts them

@@ -12,6 +12,7 @@ namespace kalos {
 
 class ScanPool;
 class Planner;
+struct SweepCounts;
 
 struct Snapshot {
   uint64_t commit_sequence = 0;
@@ -19,6 +20,7 @@ struct Snapshot {
   const Device* device = nullptr;
   ScanPool* pool = nullptr;
   Planner* planner = nullptr;
+  SweepCounts* totals = nullptr;  // of all passes
 };
 
 // A deadline that is looked at every 64k rows: reading the clock for each row would cost more than the row.

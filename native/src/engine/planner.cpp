@@ -32,14 +32,10 @@ Plan Planner::choose(uint64_t bytes, bool can_share) {
 }
 
 void Planner::report(Plan plan, uint64_t bytes, int64_t elapsed_ns) {
+  ++runs_[size_t(plan)];
   double& average = sizes_[class_of(bytes)].average_ns[size_t(plan)];
   auto elapsed = double(std::max<int64_t>(elapsed_ns, 1));
   average = average == 0 ? elapsed : average + (elapsed - average) * weight_of_the_new;
-}
-
-Planner::Costs Planner::costs(uint64_t bytes) const {
-  const Size& size = sizes_[class_of(bytes)];
-  return {size.average_ns[0], size.average_ns[1]};
 }
 
 }  // namespace kalos

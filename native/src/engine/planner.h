@@ -26,12 +26,10 @@ class Planner {
   // What it cost.
   void report(Plan plan, uint64_t bytes, int64_t elapsed_ns);
 
-  // The averages of a size, in ns; 0: none yet.
-  struct Costs {
-    double one_thread = 0;
-    double all_threads = 0;
-  };
-  Costs costs(uint64_t bytes) const;
+  // What a pass of this size is expected to take, in ns, by plan; 0: it was never tried.
+  double expected_ns(Plan plan, uint64_t bytes) const { return sizes_[class_of(bytes)].average_ns[size_t(plan)]; }
+  // How often each plan was run.
+  uint64_t runs(Plan plan) const { return runs_[size_t(plan)]; }
 
  private:
   struct Size {
@@ -43,6 +41,7 @@ class Planner {
 
   uint32_t threads_;
   std::array<Size, 64> sizes_{};
+  uint64_t runs_[2] = {0, 0};
 };
 
 }  // namespace kalos

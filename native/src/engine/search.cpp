@@ -20,6 +20,9 @@ struct Member {
 std::string explain_json(const WalkMember& member, uint64_t rows_in_scope, const Snapshot& snapshot) {
   nlohmann::ordered_json explain{{"plan", member.counts.scanned != 0 ? "code scan" : "canonical scan"},
                                  {"threads", plan_name(member.plan)},
+                                 {"expected_us",
+                                  {{plan_name(Plan::one_thread), member.expected_ns[0] / 1000},
+                                   {plan_name(Plan::all_threads), member.expected_ns[1] / 1000}}},
                                  {"device", snapshot.device->name()},
                                  {"rows_in_scope", rows_in_scope},
                                  {"rows_matched", member.rows_matched},

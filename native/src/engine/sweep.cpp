@@ -104,9 +104,20 @@ void Sweep::narrow() {
   ordered_.resize(window_);
   uint32_t found = kernels_.at_least(upper_.get(), filled_, CodedQuery::threshold(threshold_), places_.data());
   order(found);
-  for (uint32_t i = 0; i < found; ++i) {
-    if (upper_[ordered_[i]] < CodedQuery::threshold(threshold_)) continue;
-    narrow(ordered_[i]);
+  // A few at a time: the low planes of some are on their way while others are summed.
+  for (uint32_t i = 0; i < found;) {
+    const float threshold = CodedQuery::threshold(threshold_);
+    const Stretch* stretch = nullptr;
+    Few few;
+    for (; i < found && few.count < few.most; ++i) {
+      if (upper_[ordered_[i]] < threshold) continue;
+      const Stretch& its = stretch_of(ordered_[i]);
+      if (stretch && stretch != &its) break;
+      stretch = &its;
+      few.places[few.count] = ordered_[i];
+      few.rows[few.count++] = its.first_row + (ordered_[i] - its.start);
+    }
+    if (few.count != 0) narrow(*stretch, few);
     if (survivors_.size() > most_survivors_) score_survivors();
   }
   stretches_.clear();
@@ -136,20 +147,25 @@ void Sweep::order(uint32_t found) {
   for (uint32_t i = 0; i < found; ++i) ordered_[starts[step_of(upper_[places_[i]])]++] = places_[i];
 }
 
-void Sweep::narrow(uint32_t place) {
+const Sweep::Stretch& Sweep::stretch_of(uint32_t place) const {
+  if (stretches_.size() == 1) return stretches_.front();
   auto after = std::upper_bound(stretches_.begin(), stretches_.end(), place,
                                 [](uint32_t at, const Stretch& stretch) { return at < stretch.start; });
-  const Stretch& stretch = *std::prev(after);
-  const CodeQuery& query = stretch.query->code_query();
-  uint32_t at = stretch.first_row + (place - stretch.start);
-  int32_t low = kernels_.low_sum(stretch.run.low + at * query.shape.low_bytes(), query);
-  ++counts_.narrowed;
-  auto range = stretch.query->range(sums_[place], low, stretch.run.bounds[at]);
-  if (range.upper < threshold_) return;
-  RowRef row{stretch.owner, RowCode::of(stretch.run.first + at, true)};
-  if (!admits(row)) return;
-  survivors_.push_back({range.upper, row});
-  at_least(bounds_, range.lower);
+  return *std::prev(after);
+}
+
+void Sweep::narrow(const Stretch& stretch, const Few& few) {
+  int32_t low[Few::most];
+  kernels_.low_sums(stretch.run.low, few.rows, few.count, stretch.query->code_query(), low);
+  counts_.narrowed += few.count;
+  for (uint32_t i = 0; i < few.count; ++i) {
+    auto range = stretch.query->range(sums_[few.places[i]], low[i], stretch.run.bounds[few.rows[i]]);
+    if (range.upper < threshold_) continue;
+    RowRef row{stretch.owner, RowCode::of(stretch.run.first + few.rows[i], true)};
+    if (!admits(row)) continue;
+    survivors_.push_back({range.upper, row});
+    at_least(bounds_, range.lower);
+  }
 }
 
 void Sweep::add(const Candidate& candidate) {
@@ -188,9 +204,7 @@ void Sweep::take_over(Sweep& other) {
   for (const Candidate& candidate : other.best_.take_sorted()) {
     if (best_.takes(candidate.key, candidate.sequence)) best_.add(candidate);
   }
-  counts_.scanned += other.counts_.scanned;
-  counts_.narrowed += other.counts_.narrowed;
-  counts_.scored += other.counts_.scored;
+  counts_ += other.counts_;
   raise_threshold(best_.threshold());
 }
 

@@ -28,6 +28,12 @@ struct SweepCounts {
   uint64_t scanned = 0;   // rows whose high plane was read
   uint64_t narrowed = 0;  // rows whose low plane was read
   uint64_t scored = 0;    // rows whose vector was read
+
+  void operator+=(const SweepCounts& more) {
+    scanned += more.scanned;
+    narrowed += more.narrowed;
+    scored += more.scored;
+  }
 };
 
 // Which rows count at all: those that are visible and that the filter matches. Asked only of rows that may be among the
@@ -91,6 +97,13 @@ class Sweep {
     uint32_t first_row = 0;  // of the run
     uint32_t start = 0;      // in the window
   };
+  // Rows of one stretch that are narrowed together.
+  struct Few {
+    static constexpr uint32_t most = 16;
+    uint32_t count = 0;
+    uint32_t places[most];  // in the window
+    uint32_t rows[most];    // of the run
+  };
   struct Survivor {
     double upper = 0;
     RowRef row;
@@ -99,7 +112,8 @@ class Sweep {
   const CodedQuery& coded(const Coding& coding);
   void look_at_columns(const Stretch& stretch, uint32_t row, uint32_t groups, uint64_t among, uint32_t columns);
   void order(uint32_t found);
-  void narrow(uint32_t place);
+  const Stretch& stretch_of(uint32_t place) const;
+  void narrow(const Stretch& stretch, const Few& few);
   void at_least(LowerBounds& bounds, double key);
   void score_survivors();
   double key_of(const RowRef& row) const;

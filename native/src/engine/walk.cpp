@@ -110,6 +110,7 @@ class Walk {
   void run() {
     const int64_t asked = monotonic_ns();
     for (Filtered& filtered : members_) ask_filter(filtered);
+    const int64_t answered = monotonic_ns();
     for (size_t i = 0; i < lanes_.size(); ++i) {
       if (!members_[member_of_[i]].masks.empty()) lanes_[i]->admission.leave_filter_to_masks();
     }
@@ -124,6 +125,11 @@ class Walk {
     uint64_t rows = 0;
     for (const Stop& stop : stops_) rows += scope_[stop.owner]->vectors().run(stop.run).count;
     const uint64_t bytes = rows * (shape.group_bytes() / rows_a_group) * lanes_.size();
+    for (Filtered& filtered : members_) {
+      for (Plan one : {Plan::one_thread, Plan::all_threads}) {
+        filtered.member->expected_ns[size_t(one)] = snapshot_.planner->expected_ns(one, bytes);
+      }
+    }
     const Plan plan = snapshot_.planner->choose(bytes, can_share());
     const int64_t started = monotonic_ns();
     if (plan == Plan::all_threads) {
@@ -146,7 +152,7 @@ class Walk {
     }
     for (Filtered& filtered : members_) {
       filtered.member->plan = plan;
-      filtered.member->filter_ns += started - asked;
+      filtered.member->filter_ns += answered - asked;
       filtered.member->scan_ns += ended - started;
     }
   }
@@ -361,9 +367,7 @@ void finish(Lane& lane) {
   std::vector<Candidate> sorted = member.group_by ? best_of_groups(std::move(lane.all), *member.group_by, lane.wanted,
                                                                    member.deadline, member.expired)
                                                   : lane.sweep.finish();
-  member.counts.scanned += lane.sweep.counts().scanned;
-  member.counts.narrowed += lane.sweep.counts().narrowed;
-  member.counts.scored += lane.sweep.counts().scored;
+  member.counts += lane.sweep.counts();
   sorted.erase(sorted.begin(), sorted.begin() + std::ptrdiff_t(std::min<size_t>(member.request->skip, sorted.size())));
   sorted.shrink_to_fit();
   member.results.push_back(std::move(sorted));
@@ -407,6 +411,7 @@ void walk(const Collection& collection, const Snapshot& snapshot, const std::vec
     }
   }
   flush();
+  for (const WalkMember& member : members) *snapshot.totals += member.counts;
 }
 
 }  // namespace kalos

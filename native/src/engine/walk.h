@@ -31,6 +31,7 @@ struct WalkMember {
   uint64_t rows_matched = 0;                         // of one query; counted where the request wants to be explained
   SweepCounts counts;                                // of all queries
   Plan plan = Plan::one_thread;                      // of the last walk
+  double expected_ns[2] = {0, 0};                    // by plan, when it was chosen
   int64_t filter_ns = 0, scan_ns = 0, score_ns = 0;  // of all walks: masks; planes; vectors of what they left
   std::vector<std::vector<Candidate>> results;       // of each query, without the skipped ones
 };

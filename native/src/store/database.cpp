@@ -378,6 +378,14 @@ std::string Database::report_json() {
     for (const CollectionInfo& info : state.index.collections()) {
       state.collections_report["collections"].push_back(state.collection_report(info));
     }
+    Index::SearchReport search = state.index.search_report();
+    state.collections_report["search"] = {{"kernels", search.kernels},
+                                          {"threads", search.threads},
+                                          {"passes_on_one_thread", search.passes_on_one_thread},
+                                          {"passes_on_all_threads", search.passes_on_all_threads},
+                                          {"rows_scanned", search.rows.scanned},
+                                          {"rows_narrowed", search.rows.narrowed},
+                                          {"rows_scored", search.rows.scored}};
     engine.unlock();
   }
   report["engine_busy"] = busy;

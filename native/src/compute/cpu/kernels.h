@@ -28,8 +28,8 @@ struct CodeKernels {
                             const BoundTerms& terms, uint64_t among, float interest, float* upper, int32_t* sums);
   // Places of the values of at least `threshold`, in rising order; how many they are. places: uint32[count].
   uint32_t (*at_least)(const float* values, uint32_t count, float threshold, uint32_t* places);
-  // query . (low nibbles of one row), from its low plane
-  int32_t (*low_sum)(const uint8_t* low, const CodeQuery& query);
+  // query . (low nibbles of the row), for each of `count` rows of a low plane. sums: int32[count].
+  void (*low_sums)(const uint8_t* low, const uint32_t* rows, uint32_t count, const CodeQuery& query, int32_t* sums);
 };
 
 struct Kernels {

@@ -155,9 +155,14 @@ KALOS_AVX2 int32_t low_sum(const uint8_t* row, const CodeQuery& query) {
   return sum;
 }
 
+KALOS_AVX2 void low_sums(const uint8_t* low, const uint32_t* rows, uint32_t count, const CodeQuery& query,
+                         int32_t* sums) {
+  for (uint32_t i = 0; i < count; ++i) sums[i] = low_sum(low + rows[i] * query.shape.low_bytes(), query);
+}
+
 }  // namespace
 
-CodeKernels avx2_code_kernels() { return {scan_similarity, scan_distance, at_least, low_sum}; }
+CodeKernels avx2_code_kernels() { return {scan_similarity, scan_distance, at_least, low_sums}; }
 
 }  // namespace kalos
 

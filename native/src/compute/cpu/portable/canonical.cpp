@@ -56,7 +56,11 @@ PreparedQuery prepare_query(std::span<const float> query) {
 
 double canonical_norm(std::span<const float> vector) {
   double partial[lanes] = {};
-  for (size_t i = 0; i < vector.size(); ++i) partial[i % lanes] += double(vector[i]) * double(vector[i]);
+  size_t i = 0;
+  for (; i + lanes <= vector.size(); i += lanes) {
+    for (size_t j = 0; j < lanes; ++j) partial[j] += double(vector[i + j]) * double(vector[i + j]);
+  }
+  for (size_t j = 0; i + j < vector.size(); ++j) partial[j] += double(vector[i + j]) * double(vector[i + j]);
   return std::sqrt(tree(partial));
 }
 

@@ -69,16 +69,19 @@ uint32_t at_least(const float* values, uint32_t count, float threshold, uint32_t
   return found;
 }
 
-int32_t low_sum(const uint8_t* low, const CodeQuery& query) {
-  int32_t sum = 0;
-  for (size_t i = 0; i < query.shape.low_bytes(); ++i) {
-    sum += (low[i] & 15) * query.low_halves[i] + (low[i] >> 4) * query.high_halves[i];
+void low_sums(const uint8_t* low, const uint32_t* rows, uint32_t count, const CodeQuery& query, int32_t* sums) {
+  const size_t bytes = query.shape.low_bytes();
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint8_t* row = low + rows[i] * bytes;
+    sums[i] = 0;
+    for (size_t at = 0; at < bytes; ++at) {
+      sums[i] += (row[at] & 15) * query.low_halves[at] + (row[at] >> 4) * query.high_halves[at];
+    }
   }
-  return sum;
 }
 
 }  // namespace
 
-CodeKernels portable_code_kernels() { return {scan_similarity, scan_distance, at_least, low_sum}; }
+CodeKernels portable_code_kernels() { return {scan_similarity, scan_distance, at_least, low_sums}; }
 
 }  // namespace kalos
