@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <set>
 
 #include "check.h"
 #include "compute/cpu/portable/canonical.h"
@@ -170,6 +171,7 @@ class Soak {
     request.skip = random_() % 5 ? 0 : uint32_t(random_() % 20);
     request.scope = any_scope();
     request.filter = any_filter();
+    if (random_() % 6 == 0) request.group_by = "kind";
     auto groups = store_.hits(request).groups;
     CHECK_EQ(queries, groups.size());
     for (size_t i = 0; i < groups.size(); ++i) {
@@ -195,6 +197,14 @@ class Soak {
     std::sort(expected.begin(), expected.end(), [](const Match& a, const Match& b) {
       return a.key > b.key || (a.key == b.key && a.sequence < b.sequence);
     });
+    if (request.group_by) {
+      std::set<std::string> seen;
+      std::erase_if(expected, [&](const Match& match) {
+        const std::string metadata = rows_.at(match.name).row.metadata.value_or("");
+        size_t at = metadata.find("\"kind\":\"");
+        return at != std::string::npos && !seen.insert(metadata.substr(at + 8, 1)).second;
+      });
+    }
     size_t skipped = std::min<size_t>(request.skip, expected.size());
     size_t wanted = std::min<size_t>(request.k, expected.size() - skipped);
     CHECK_EQ(wanted, hits.size());

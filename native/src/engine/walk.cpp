@@ -41,7 +41,7 @@ class MemberAdmission : public Admission {
 // One query of one member.
 struct Lane {
   Lane(const Collection& collection, const Snapshot& snapshot, WalkMember& owner, uint32_t query_index,
-       uint32_t window);
+       size_t rows_wanted, uint32_t window);
 
   WalkMember& member;
   PreparedQuery query;
@@ -49,9 +49,8 @@ struct Lane {
   double least_key;
   MemberAdmission admission;
   Sweep sweep;
-  std::vector<Candidate> all;  // group_by: every row, since any may be the best of its group
 
-  bool sweeps(const RowTable::Run& run) const { return run.coding && !member.group_by && sweep.has_bounds(); }
+  bool sweeps(const RowTable::Run& run) const { return run.coding && sweep.has_bounds(); }
 };
 
 double least_key_of(const SearchRequest& request) {
@@ -61,14 +60,14 @@ double least_key_of(const SearchRequest& request) {
 }
 
 Lane::Lane(const Collection& collection, const Snapshot& snapshot, WalkMember& owner, uint32_t query_index,
-           uint32_t window)
+           size_t rows_wanted, uint32_t window)
     : member(owner),
       query(prepare_query(
           owner.request->vectors.subspan(size_t{query_index} * owner.request->dimension, owner.request->dimension))),
-      wanted(owner.request->k == 0 ? 0 : size_t{owner.request->skip} + owner.request->k),
+      wanted(rows_wanted),
       least_key(least_key_of(*owner.request)),
       admission(owner, snapshot.now_us),
-      sweep(*snapshot.device, collection.coder(), query, owner.group_by ? 0 : wanted, least_key, window, &admission) {}
+      sweep(*snapshot.device, collection.coder(), query, wanted, least_key, window, &admission) {}
 
 using Lanes = std::vector<std::unique_ptr<Lane>>;
 
@@ -208,11 +207,10 @@ class Walk {
     }
   }
 
-  // Filters that are asked row by row, and what keeps lists of all rows, know one thread only.
+  // Filters that are asked row by row know one thread only.
   bool can_share() const {
-    return std::none_of(members_.begin(), members_.end(), [](const Filtered& filtered) {
-      return (filtered.member->filter && filtered.masks.empty()) || filtered.member->group_by;
-    });
+    return std::none_of(members_.begin(), members_.end(),
+                        [](const Filtered& filtered) { return filtered.member->filter && filtered.masks.empty(); });
   }
 
   Sweeps own_sweeps() {
@@ -306,19 +304,13 @@ class Walk {
     Lane& lane = *pace.lane;
     snapshot_.device->score(metric_, rows, lane.query, scores);
     pace.sweep->count_scored(count);
-    const bool all = lane.member.group_by.has_value();
     for (uint32_t i = 0; i < count; ++i) {
       if (!(among >> i & 1)) continue;
       const double key = metric_ == KALOS_METRIC_L2 ? -scores[i] : scores[i];
       const uint64_t sequence = run.entries[at + i].sequence;
-      if (all ? key < lane.least_key : !pace.sweep->takes(key, sequence)) continue;
+      if (!pace.sweep->takes(key, sequence)) continue;
       const RowRef row = row_at(owner, run, at + i);
-      if (!lane.admission.admits(row)) continue;
-      if (all) {
-        lane.all.push_back({key, sequence, row});
-      } else {
-        pace.sweep->add({key, sequence, row});
-      }
+      if (lane.admission.admits(row)) pace.sweep->add({key, sequence, row});
     }
   }
 
@@ -336,81 +328,113 @@ class Walk {
   std::vector<std::atomic<double>> thresholds_;  // likewise
 };
 
-// The best rows of which no two have the same value; rows without the key stand for themselves.
-std::vector<Candidate> best_of_groups(std::vector<Candidate> all, const JsonPath& path, size_t wanted,
-                                      Deadline& deadline, bool& expired) {
-  auto worse = [](const Candidate& a, const Candidate& b) { return better(b, a); };
-  std::make_heap(all.begin(), all.end(), worse);
+// Of rows in their order, the first `wanted` of which no two have the same value; rows without the key stand for
+// themselves.
+std::vector<Candidate> first_of_groups(const std::vector<Candidate>& rows, const JsonPath& path, size_t wanted,
+                                       Deadline& deadline, bool& expired) {
   std::vector<Candidate> chosen;
   std::unordered_set<std::string> seen;
-  while (!all.empty() && chosen.size() < wanted) {
-    std::pop_heap(all.begin(), all.end(), worse);
-    Candidate best = all.back();
-    all.pop_back();
-    JsonValue value = path.find(json_root(best.row.entry().record->metadata()));
+  for (const Candidate& row : rows) {
+    if (chosen.size() == wanted) break;
+    if (deadline.passed_after(rows_a_filter_costs)) {
+      expired = true;
+      break;
+    }
+    JsonValue value = path.find(json_root(row.row.entry().record->metadata()));
     if (value.kind != JsonKind::missing) {
       std::string canonical;
       append_canonical(value, canonical);
       if (!seen.insert(std::move(canonical)).second) continue;
     }
-    chosen.push_back(best);
-    if (deadline.passed_after(rows_a_filter_costs)) {
-      expired = true;
-      break;
-    }
+    chosen.push_back(row);
   }
   return chosen;
 }
 
-void finish(Lane& lane) {
-  WalkMember& member = lane.member;
-  std::vector<Candidate> sorted = member.group_by ? best_of_groups(std::move(lane.all), *member.group_by, lane.wanted,
-                                                                   member.deadline, member.expired)
-                                                  : lane.sweep.finish();
-  member.counts += lane.sweep.counts();
+// The best rows of a lane whose walk is over.
+std::vector<Candidate> finish(Lane& lane) {
+  const int64_t started = monotonic_ns();
+  std::vector<Candidate> sorted = lane.sweep.finish();
+  lane.member.counts += lane.sweep.counts();
+  lane.member.score_ns += monotonic_ns() - started;
+  return sorted;
+}
+
+void keep_result(WalkMember& member, std::vector<Candidate> sorted) {
   sorted.erase(sorted.begin(), sorted.begin() + std::ptrdiff_t(std::min<size_t>(member.request->skip, sorted.size())));
   sorted.shrink_to_fit();
   member.results.push_back(std::move(sorted));
 }
 
+// The walks of one call, with what they share.
+class Walks {
+ public:
+  Walks(const Collection& collection, const Snapshot& snapshot, const std::vector<const Namespace*>& scope,
+        std::span<const WalkMember> members)
+      : collection_(collection), snapshot_(snapshot), scope_(scope) {
+    uint64_t queries = 0, rows = 0;
+    for (const WalkMember& member : members) queries += member.request->query_count;
+    for (const Namespace* owner : scope) rows += owner->vectors().size() + rows_a_block;
+    // All windows together stay in the cache.
+    uint64_t window =
+        std::max<uint64_t>(largest_window / std::clamp<uint64_t>(queries, 1, most_lanes_a_walk), smallest_window);
+    window_ = uint32_t(std::min(window, rows + rows_a_block) / rows_a_block * rows_a_block);
+  }
+
+  void add(WalkMember& member, uint32_t query) {
+    const size_t wanted = member.request->k == 0 ? 0 : size_t{member.request->skip} + member.request->k;
+    if (member.group_by) return walk_groups(member, query, wanted);
+    if (lanes_.size() == most_lanes_a_walk || candidates_ + wanted > most_candidates_a_walk) flush();
+    lanes_.push_back(std::make_unique<Lane>(collection_, snapshot_, member, query, wanted, window_));
+    candidates_ += wanted;
+  }
+
+  void flush() {
+    if (lanes_.empty()) return;
+    Walk(collection_, snapshot_, scope_, lanes_, window_).run();
+    for (auto& lane : lanes_) keep_result(lane->member, finish(*lane));
+    lanes_.clear();
+    candidates_ = 0;
+  }
+
+ private:
+  // As many rows as may hold enough groups, then more: the first rows of a longer list are those of a shorter one.
+  void walk_groups(WalkMember& member, uint32_t query, size_t wanted) {
+    constexpr size_t rows_at_first_a_group = 4, more_each_time = 8;
+    std::vector<Candidate> chosen;
+    for (size_t rows = wanted * rows_at_first_a_group;; rows *= more_each_time) {
+      Lanes one;
+      one.push_back(std::make_unique<Lane>(collection_, snapshot_, member, query, rows, window_));
+      Walk(collection_, snapshot_, scope_, one, window_).run();
+      std::vector<Candidate> sorted = finish(*one.front());
+      chosen = first_of_groups(sorted, *member.group_by, wanted, member.deadline, member.expired);
+      if (member.expired || chosen.size() == wanted || sorted.size() < rows) break;
+    }
+    keep_result(member, std::move(chosen));
+  }
+
+  const Collection& collection_;
+  const Snapshot& snapshot_;
+  const std::vector<const Namespace*>& scope_;
+  uint32_t window_ = 0;  // of each lane
+  Lanes lanes_;
+  size_t candidates_ = 0;
+};
+
 }  // namespace
 
 void walk(const Collection& collection, const Snapshot& snapshot, const std::vector<const Namespace*>& scope,
           std::span<WalkMember> members) {
-  uint64_t queries = 0, rows = 0;
-  for (const WalkMember& member : members) queries += member.request->query_count;
-  for (const Namespace* owner : scope) rows += owner->vectors().size() + rows_a_block;
-  // All windows together stay in the cache.
-  uint64_t window =
-      std::max<uint64_t>(largest_window / std::clamp<uint64_t>(queries, 1, most_lanes_a_walk), smallest_window);
-  window = std::min(window, rows + rows_a_block) / rows_a_block * rows_a_block;
-  Lanes lanes;
-  size_t candidates = 0;
-  auto flush = [&] {
-    if (lanes.empty()) return;
-    Walk(collection, snapshot, scope, lanes, uint32_t(window)).run();
-    for (auto& lane : lanes) {
-      const int64_t started = monotonic_ns();
-      finish(*lane);
-      lane->member.score_ns += monotonic_ns() - started;
-    }
-    lanes.clear();
-    candidates = 0;
-  };
+  Walks walks(collection, snapshot, scope, members);
   for (WalkMember& member : members) {
     const SearchRequest& request = *member.request;
     if (request.k == 0 && !request.explain) {
       member.results.resize(request.query_count);
       continue;
     }
-    for (uint32_t query = 0; query < request.query_count && !member.expired; ++query) {
-      size_t list = member.group_by ? most_candidates_a_walk : size_t{request.skip} + request.k;
-      if (lanes.size() == most_lanes_a_walk || candidates + list > most_candidates_a_walk) flush();
-      lanes.push_back(std::make_unique<Lane>(collection, snapshot, member, query, uint32_t(window)));
-      candidates += list;
-    }
+    for (uint32_t query = 0; query < request.query_count && !member.expired; ++query) walks.add(member, query);
   }
-  flush();
+  walks.flush();
   for (const WalkMember& member : members) *snapshot.totals += member.counts;
 }
 

@@ -1,10 +1,10 @@
 // One walk over the rows of a scope serves every query that means them.
 //
 // The walk goes block by block (64 rows), so that a block stays in the cache while all queries pass over it. Rows with
-// codes are swept (engine/sweep.h); those of small tables, and those that a query without bounds or with group_by
-// passes, are scored. Filters are asked of whole tables beforehand (engine/filter_mask.h), and what they rule out is not
-// looked at. Where the columns for that are still being built, a row is asked for its metadata only if its bounds would
-// let it enter the list of some query, which changes no answer but spares most of the asking.
+// codes are swept (engine/sweep.h); those of small tables, and those that a query without bounds passes, are scored.
+// Filters are asked of whole tables beforehand (engine/filter_mask.h), and what they rule out is not looked at. Where
+// the columns for that are still being built, a row is asked for its metadata only if its bounds would let it enter the
+// list of some query, which changes no answer but spares most of the asking.
 #pragma once
 
 #include <memory>
