@@ -156,7 +156,9 @@ def number(value: object, what: str) -> float:
         raise InvalidRequest(f"{what} must be a number, not {_is(value)}")
     try:
         result = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
+    except OverflowError:
+        raise InvalidRequest(f"{what} is {shown(value)}: that is beyond any float") from None
+    except (TypeError, ValueError):
         raise InvalidRequest(f"{what} must be a number, not {_is(value)}: {shown(value)}") from None
     if not math.isfinite(result):
         raise InvalidRequest(f"{what} is {result}: a finite number is expected")
@@ -191,7 +193,7 @@ def include_bits(include: object) -> int:
 
 def timestamp_us(value: object, what: str) -> int:
     """An aware datetime as microseconds since 1970 UTC, never 0 (which means "never" on the wire)."""
-    if not isinstance(value, datetime):
+    if not isinstance(value, datetime) or value != value:  # pandas.NaT is a datetime, and no time
         raise InvalidRequest(f"{what} must be an aware datetime or None, not {_is(value)}: {shown(value)}")
     if value.utcoffset() is None:
         raise InvalidRequest(
@@ -207,14 +209,14 @@ def expiry_column(expires_at: object, rows: int) -> list[int] | None:
         return None
     if isinstance(expires_at, datetime):
         return [timestamp_us(expires_at, "expires_at")] * rows
-    items = aligned(expires_at, "expires_at", rows)
+    items = aligned(expires_at, "expires_at", rows, "an aware datetime, or ")
     return [0 if item is None else timestamp_us(item, f"expires_at[{i}]") for i, item in enumerate(items)]
 
 
-def aligned(items: object, what: str, rows: int) -> list[Any]:
-    """A sequence with one element for each row."""
+def aligned(items: object, what: str, rows: int, instead: str = "") -> list[Any]:
+    """A sequence with one element for each row. instead: what else it might have been, for the words."""
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
-        raise InvalidRequest(f"{what} must be a list with one element for each id, not {_is(items)}")
+        raise InvalidRequest(f"{what} must be {instead}a list with one element for each id, not {_is(items)}")
     values = list(items)
     if len(values) != rows:
         raise InvalidRequest(f"{what} has {len(values)} elements for {rows} ids: one for each is expected")
@@ -262,7 +264,7 @@ def check_json(value: object, path: str, depth: int, deepest: int) -> None:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise InvalidRequest(f"{path} has a key that is {_is(key)}: {shown(key)}; JSON keys are str")
-            check_json(item, f"{path}[{key!r}]", depth + 1, deepest)
+            check_json(item, f"{path}[{shown(key)}]", depth + 1, deepest)
     elif isinstance(value, list):
         if depth >= deepest:
             raise InvalidRequest(f"{path} is nested deeper than {deepest} levels")

@@ -53,7 +53,7 @@ def _check_filter(filter: dict[Any, Any], path: str, depth: int) -> int:
     for key, value in filter.items():
         if not isinstance(key, str):
             raise InvalidRequest(f"{path} has a key that is a {type(key).__name__}: {shown(key)}; keys are str")
-        where = f"{path}[{key!r}]"
+        where = f"{path}[{shown(key)}]"
         if key in JOINS:
             if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
                 raise InvalidRequest(f"{where} must be a list of filters, each a dict")
@@ -95,7 +95,7 @@ def _check_operators(operators: dict[Any, Any], path: str, depth: int) -> int:
     _check_depth(path, depth)
     count = 0
     for name, value in operators.items():
-        where = f"{path}[{name!r}]"
+        where = f"{path}[{shown(name)}]"
         if name not in KNOWN or name in JOINS:
             raise InvalidRequest(
                 f"{where}: unknown operator; known below a key are {', '.join((*COMPARISONS, *LISTS, *OTHERS, '$not'))}"

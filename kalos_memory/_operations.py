@@ -24,6 +24,7 @@ from kalos_memory._types import Hit
 
 DEFAULT_INCLUDE = ("text", "metadata")
 _MOST_HEADS = 512
+_NUMBER_OR_NONE = frozenset({float, int, type(None)})
 _UINT32_MAX = (1 << 32) - 1
 _UINT64_MAX = (1 << 64) - 1
 
@@ -69,8 +70,15 @@ class Operations:
         else:
             vectors, single = _checks.query_matrix(vectors, self._dimension)
             count = vectors.shape[0]
-        # Kept by arguments that can be told apart: True and 1.0 are equal to 1, but are no offsets.
-        if filter is None and type(k) is int and type(offset) is int and type(include) is tuple:
+        # Kept by arguments that can be told apart: True and 1.0 are equal to 1, but are no offsets, nor True a score.
+        if (
+            filter is None
+            and type(k) is int
+            and type(offset) is int
+            and type(include) is tuple
+            and type(min_score) in _NUMBER_OR_NONE
+            and type(max_distance) in _NUMBER_OR_NONE
+        ):
             key: Any = (k, namespace, include, min_score, max_distance, subtree, offset, group_by, explain, count)
             try:
                 head = self._heads.get(key) if min_sequence is None else None
@@ -351,6 +359,10 @@ def _key(group_by: Any) -> bytes:
     data = _checks.utf8(group_by, "group_by")
     if not data:
         raise InvalidRequest("group_by is empty: a metadata key or path is expected")
+    if len(data) > _abi.MAX_METADATA_BYTES:
+        raise InvalidRequest(
+            f"group_by has {len(data):,} bytes: at most {_abi.MAX_METADATA_BYTES:,} are possible, as in any metadata"
+        )
     return data
 
 

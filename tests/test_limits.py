@@ -4,10 +4,20 @@ import numpy as np
 import pytest
 
 import kalos_memory as kalos
-from kalos_memory import _abi
+from kalos_memory import _abi, _checks
 from kalos_memory._calls import call
 
 V = [1.0, 0.0, 0.0, 0.0]
+
+
+def wide(size):
+    """So many bytes of UTF-8 in a quarter as many characters: limits count bytes."""
+    return "😀" * (size // 4) + ("", "x", "ü", "€")[size % 4]
+
+
+def escaped(size):
+    """A str that has so many bytes as JSON, of which most escape what JSON cannot carry as it is."""
+    return "\0" * ((size - 2) // 6) + "x" * ((size - 2) % 6)
 
 
 def metadata_of_depth(depth):
@@ -18,10 +28,11 @@ def filter_of_depth(depth):
     return {"$and": [filter_of_depth(depth - 1)]} if depth > 1 else {"k": 1}
 
 
-def open_named(collection, size):
+def open_named(collection, name):
     client = collection._transport
-    client.collection("n" * size, dimension=1)
-    client.drop_collection("n" * size, confirm="n" * size)
+    client.collection(name, dimension=1)
+    assert name in [found["name"] for found in client.collections()]
+    client.drop_collection(name, confirm=name)
 
 
 def open_wide(collection, dimension):
@@ -39,11 +50,22 @@ LIMITS = [
     ("id", "MAX_ID_BYTES", lambda c, n: c.upsert(["x" * n], [V])),
     ("id to get", "MAX_ID_BYTES", lambda c, n: c.get(["x" * n])),
     ("id to delete", "MAX_ID_BYTES", lambda c, n: c.delete(["x" * n])),
-    ("collection name", "MAX_COLLECTION_NAME_BYTES", open_named),
+    ("collection name", "MAX_COLLECTION_NAME_BYTES", lambda c, n: open_named(c, "n" * n)),
+    ("collection name, wide", "MAX_COLLECTION_NAME_BYTES", lambda c, n: open_named(c, wide(n))),
     ("namespace", "MAX_NAMESPACE_SEGMENTS", lambda c, n: c.upsert(["a"], [V], namespace=("s",) * n)),
     ("namespace to count", "MAX_NAMESPACE_SEGMENTS", lambda c, n: c.count(namespace=("s",) * n)),
     ("segment", "MAX_NAMESPACE_SEGMENT_BYTES", lambda c, n: c.search(V, namespace="s" * n)),
     ("segment to delete in", "MAX_NAMESPACE_SEGMENT_BYTES", lambda c, n: c.delete(["a"], namespace="s" * n)),
+    ("id, wide", "MAX_ID_BYTES", lambda c, n: c.upsert([wide(n)], [V])),
+    ("id to delete, wide", "MAX_ID_BYTES", lambda c, n: c.delete([wide(n)])),
+    ("segment, wide", "MAX_NAMESPACE_SEGMENT_BYTES", lambda c, n: c.upsert(["a"], [V], namespace=("ü", wide(n)))),
+    ("prefix, wide", "MAX_NAMESPACE_SEGMENT_BYTES", lambda c, n: c.namespaces(wide(n))),
+    ("suffix, wide", "MAX_NAMESPACE_SEGMENT_BYTES", lambda c, n: c.namespaces(suffix=("s", wide(n)))),
+    ("metadata, wide", "MAX_METADATA_BYTES", lambda c, n: c.upsert(["a"], None, metadatas=[{"ü": wide(n - 9)}])),
+    ("metadata key", "MAX_METADATA_BYTES", lambda c, n: c.upsert(["a"], None, metadatas=[{wide(n - 6): 1}])),
+    ("metadata, escaped", "MAX_METADATA_BYTES", lambda c, n: c.upsert(["a"], None, metadatas=[{"k": escaped(n - 6)}])),
+    ("text, wide", "MAX_TEXT_BYTES", lambda c, n: c.upsert(["a"], [V], texts=[wide(n)])),
+    ("group_by", "MAX_METADATA_BYTES", lambda c, n: c.search(V, group_by=wide(n))),
     ("dimension", "MAX_DIMENSION", open_wide),
     ("metadata", "MAX_METADATA_BYTES", lambda c, n: c.upsert(["a"], None, metadatas=[{"k": "x" * (n - 8)}])),
     ("depth", "MAX_METADATA_DEPTH", lambda c, n: c.upsert(["a"], None, metadatas=[metadata_of_depth(n)])),
@@ -66,19 +88,62 @@ def test_one_below_at_and_one_above(collection, monkeypatch, name, use):
     for allowed in (limit - 1, limit):
         use(collection, allowed)
     rows = collection.count(subtree=True)
-    sent = collection._transport.stats()["requests"]["total"]
+    refusals = collection._transport.stats()["requests"]["errors"]
     with pytest.raises(kalos.InvalidRequest) as refused:
         use(collection, limit + 1)
     assert len(str(refused.value)) > 20
-    assert collection._transport.stats()["requests"]["total"] <= sent + 2  # opening "wide" and dropping it at most
+    assert collection._transport.stats()["requests"]["errors"] == refusals, "it was kalosd that refused"
     # A client that does not know the limit.
     monkeypatch.setattr(_abi, name, 2 * limit)
     with pytest.raises(kalos.InvalidRequest) as refused:
         use(collection, limit + 1)
     assert len(str(refused.value)) > 20
     monkeypatch.undo()
+    _checks._namespace_key.cache_clear()  # of what was let through
     assert collection.count(subtree=True) == rows
     assert collection._transport.health()["status"] == "ready"
+
+
+def test_what_is_at_its_limit_comes_back_whole(shared, collection):
+    """Counted in bytes, whatever the characters."""
+    row_id, segment, key = wide(_abi.MAX_ID_BYTES), wide(_abi.MAX_NAMESPACE_SEGMENT_BYTES), wide(10_000)
+    space = (segment,) * _abi.MAX_NAMESPACE_SEGMENTS
+    metadata = {key: wide(_abi.MAX_METADATA_BYTES - 10_000 - 7)}
+    text = wide(_abi.MAX_TEXT_BYTES)
+    collection.upsert([row_id], [V], namespace=space, metadatas=[metadata], texts=[text])
+    hit = collection.search(V, namespace=segment, subtree=True)[0]
+    assert (hit.id, hit.namespace, hit.metadata, hit.text == text) == (row_id, space, metadata, True)
+    assert collection.namespaces(space[:-1], suffix=segment) == [space]
+    name = wide(_abi.MAX_COLLECTION_NAME_BYTES)
+    assert shared.collection(name, dimension=1).name == name
+    shared.drop_collection(name, confirm=name)
+
+
+def test_strings_of_filters(collection, monkeypatch):
+    """Have no limit but the message's, and are compared as what they are, not as bytes or escapes: keys and values, in
+    every operator, as long as metadata may be and longer."""
+    for value in (wide(10_001), wide(300_001), '\0"\\' * 30_000):
+        collection.upsert(["a"], [V], metadatas=[{value: value, "list": [value]}])
+        matching = [
+            {value: value}, {value: {"$in": ["x", value]}}, {value: {"$contains": value[1:-1]}}, {"list": [value]},
+            {value: {"$icontains": value[2:]}}, {"list": {"$contains": value}}, {value: {"$exists": True}},
+            {value: {"$gte": value, "$lte": value}}, {"$not": {value: value[:-1]}},
+        ]  # fmt: skip
+        for filter in matching:
+            assert collection.count(filter=filter) == 1, f"{filter!r:.100}"
+        others = [{value: value + "x"}, {value + "x": value}, {value: {"$gt": value}}, {"list": {"$contains": "x"}}]
+        for filter in others:
+            assert collection.count(filter=filter) == 0, f"{filter!r:.100}"
+    longer = wide(3 * _abi.MAX_METADATA_BYTES)
+    assert collection.count(filter={longer: longer}) == 0
+    assert collection.count(filter={"k": {"$nin": [longer, "ü" + longer]}}) == 1
+    # The message's own limit, brought down to where it can be tried.
+    fixed = collection.op.count(filter={"k": ""}).message.nbytes
+    monkeypatch.setattr(_abi, "MAX_MESSAGE_BYTES", 1 << 20)
+    for size in ((1 << 20) - fixed - 1, (1 << 20) - fixed):
+        assert collection.count(filter={"k": wide(size)}) == 0
+    with pytest.raises(kalos.InvalidRequest, match="256 MiB"):
+        collection.count(filter={"k": wide((1 << 20) - fixed + 1)})
 
 
 def test_int64_edges(collection):
