@@ -456,8 +456,8 @@ _LIST: Operation[list[dict[str, Any]]] = Operation(
 def _drop(name: Any, confirm: Any) -> Operation[dict[str, Any]]:
     if confirm != name:
         raise InvalidRequest(
-            f"drop_collection({_checks.shown(name)}, confirm={_checks.shown(confirm)}): confirm must be the name once more,"
-            " since all rows go"
+            f"drop_collection({_checks.shown(name)}, confirm={_checks.shown(confirm)}): confirm must be the name once"
+            " more, since all rows go"
         )
     return Operation(
         _abi.OP_DROP_COLLECTION,
