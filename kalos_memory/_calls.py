@@ -160,6 +160,7 @@ def call_steps(
     loading_until_ns = begun_ns + int(caller.load_timeout_s * 1e9)
     sendings = 0
     maybe_done = False  # a write: its last part was posted, and no answer came
+    behind = ""  # kalosd's words on the commit that is waited for
     pause_s = 0.002
 
     def failed(error: KalosError, why: str | None = None) -> KalosError:
@@ -196,7 +197,7 @@ def call_steps(
         except DeadlinePassed as passed:
             maybe_done = maybe_done or (is_write and getattr(passed, "committed", False))
             waited_s = (monotonic_ns() - begun_ns) / 1e9
-            raise failed(_timeout(operation, begun_ns), f"no answer came within {waited_s:.3g} s") from None
+            raise failed(_timeout(operation, begun_ns, behind), f"no answer came within {waited_s:.3g} s") from None
         except KalosError as error:
             raise failed(error) from error.__cause__
         status = run.status
@@ -214,8 +215,9 @@ def call_steps(
             pause_s = min(pause_s * 1.5, 0.1)
             deadline_ns = monotonic_ns() + budget_ns
         elif status == _abi.STATUS_BEHIND:
+            behind = _words(run)
             if monotonic_ns() + int(pause_s * 1e9) > deadline_ns:
-                raise _timeout(operation, begun_ns, _words(run))
+                raise _timeout(operation, begun_ns, behind)
             sendings -= 1
             yield Sleep(pause_s)
             pause_s = min(pause_s * 1.5, 0.05)
@@ -229,7 +231,7 @@ def call_steps(
         elif status == _abi.STATUS_REPLY_GONE and not is_write and sendings < _MOST_SENDINGS["read"]:
             continue
         elif status == _abi.STATUS_EXPIRED:
-            raise failed(_timeout(operation, begun_ns, _words(run)))
+            raise failed(_timeout(operation, begun_ns, behind or _words(run)))
         elif status == _abi.STATUS_OVERLOADED:
             raise failed(error_for(status, _words(run)))
         elif status == _abi.STATUS_UNKNOWN_OUTCOME:

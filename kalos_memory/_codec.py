@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
+from itertools import accumulate
 from struct import Struct
 from typing import Any
 
@@ -51,11 +53,12 @@ Segment = Any  # bytes, or a C-contiguous numpy array; anything that gives a con
 class Message:
     """One request message: its segments in order, with their sizes, and the sum."""
 
-    __slots__ = ("nbytes", "segments")
+    __slots__ = ("_ends", "nbytes", "segments")
 
     def __init__(self, segments: list[tuple[Segment, int]], nbytes: int) -> None:
         self.segments = segments
         self.nbytes = nbytes
+        self._ends: list[int] | None = None  # where each segment ends, once it is asked for
 
     def copy_into(self, target: Any, at: int, first: int, last: int) -> None:
         """Copies bytes [first, last) of the message to target[at:], which takes slices (an mmap)."""
@@ -65,16 +68,19 @@ class Message:
                 target[at:end] = segment
                 at = end
             return
-        position = 0
-        for segment, size in self.segments:
-            begin = max(first - position, 0)
-            end = min(last - position, size)
-            if begin < end:
-                target[at : at + end - begin] = memoryview(segment).cast("B")[begin:end]
-                at += end - begin
-            position += size
-            if position >= last:
-                return
+        # Part after part of many segments: looked for from the beginning each time, they would take squared time.
+        ends = self._ends
+        if ends is None:
+            ends = self._ends = list(accumulate(size for _, size in self.segments))
+        index = bisect_right(ends, first)
+        while first < last:
+            segment, size = self.segments[index]
+            begin = first - (ends[index] - size)
+            end = min(last - first + begin, size)
+            target[at : at + end - begin] = memoryview(segment).cast("B")[begin:end]
+            at += end - begin
+            first += end - begin
+            index += 1
 
     def to_bytes(self) -> bytes:
         return b"".join(segment for segment, size in self.segments if size)

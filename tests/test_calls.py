@@ -206,6 +206,13 @@ def test_behind_is_asked_again_within_the_timeout():
     assert "7 is not there yet" in str(result)
 
 
+@pytest.mark.parametrize("ending", [passed(False), answer(_abi.STATUS_EXPIRED, b"late")], ids=["silence", "expired"])
+def test_what_was_waited_for_is_named_however_the_time_ends(ending):
+    result, _, _ = play(READ, [answer(_abi.STATUS_BEHIND, b"7 is not there yet"), ending])
+    assert type(result) is kalos.KalosTimeout
+    assert "7 is not there yet" in str(result)
+
+
 @pytest.mark.parametrize("operation", [READ, WRITE])
 def test_draining_leads_to_the_next_sidecar(operation):
     """Nothing was done, so a write may be sent anew any number of times."""
