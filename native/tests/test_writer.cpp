@@ -519,9 +519,10 @@ TEST(columns_give_way_to_rows) {
   for (int i = 0; i < 80; ++i) CHECK_EQ(uint64_t{10'000}, count("{\"no" + std::to_string(i) + "\":{\"$ne\":1}}"));
   CHECK_EQ(uint64_t{5000}, count("{\"n\":{\"$lt\":5000}}"));
   CHECK(bytes() > rows_alone + 2'000'000);
-  // Would not fit beside the columns.
+  // Would not fit beside the columns. So much is kept free for the next chunk of texts.
+  const uint64_t kept_free = uint64_t{1} << 20;
   const std::string text(100'000, 't');
-  while (bytes() + 2 * text.size() < options.memory_limit_bytes) {
+  while (bytes() + kept_free + 6 * text.size() < options.memory_limit_bytes) {
     std::string id = "large" + std::to_string(house.rows());
     CHECK_EQ(KALOS_STATUS_OK, house.put(id, text).status);
   }
@@ -530,6 +531,37 @@ TEST(columns_give_way_to_rows) {
   CHECK_EQ(KALOS_STATUS_OK, house.put("most", text + text).status);
   CHECK(bytes() < options.memory_limit_bytes);
   CHECK_EQ(uint64_t{5000}, count("{\"n\":{\"$lt\":5000}}"));
+}
+
+// New rows keep within the limit to the byte, though memory comes in chunks: short texts and long ones, one namespace and
+// many, up to the write that is refused.
+TEST(new_rows_keep_within_the_memory_limit) {
+  for (size_t text : {size_t{10}, size_t{300}, size_t{5'000}, size_t{50'000}}) {
+    for (int spaces : {1, 50}) {
+      Scratch scratch;
+      WriterOptions options;
+      options.memory_limit_bytes = 3'000'000;
+      House house(scratch, options);
+      uint64_t most = 0;
+      Reply reply;
+      int written = 0;
+      for (; reply.status == KALOS_STATUS_OK; ++written) {
+        const std::string name_space = std::string{'\0', 1} + static_cast<char>('0' + written % spaces);
+        std::vector<RowSpec> rows;
+        for (int row = 0; row < 4; ++row) {
+          rows.push_back({"r" + std::to_string(written * 4 + row), std::string(text, 't')});
+        }
+        auto job = upsert_job(house.c, rows, {}, name_space);
+        job->durability = KALOS_DURABILITY_RELAXED;
+        reply = write(*house.writer, std::move(job));
+        std::lock_guard lock(house.engine);
+        most = std::max(most, house.index.bytes());
+      }
+      CHECK_EQ(KALOS_STATUS_STORE_ERROR, reply.status);
+      CHECK(most <= options.memory_limit_bytes);
+      CHECK(most > options.memory_limit_bytes / 2);
+    }
+  }
 }
 
 // A row goes by itself once its time has come: from the index and from the disk.

@@ -1,6 +1,7 @@
 #include "store/writer.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <exception>
 #include <iterator>
@@ -27,6 +28,11 @@ constexpr uint64_t kMaxLogBytes = uint64_t{64} << 20;
 // already, where a table of ids doubles. An estimate: what it misses, Writer::apply makes good.
 constexpr uint64_t kLeastReserve = uint64_t{16} << 20;
 constexpr uint64_t kReservedPartOfIndex = 8;
+
+// Texts lie in chunks, each up to a quarter of those that are there and at most so large (engine/arena.h). A write that
+// fits by its own bytes may be the one that needs the next chunk: that much is kept free.
+constexpr uint64_t kSmallestChunk = uint64_t{64} << 10;
+constexpr uint64_t kLargestChunk = uint64_t{4} << 20;
 
 uint64_t bytes_of(const Row& row) {
   constexpr uint64_t kBesideThem = 512;
@@ -210,7 +216,9 @@ std::optional<MemoryRoom> Writer::room() const {
   if (options_.memory_limit_bytes == 0) return std::nullopt;
   uint64_t used = index_bytes_ + reserved_bytes_;
   uint64_t limit = options_.memory_limit_bytes;
-  return MemoryRoom{limit, used < limit ? limit - used : 0};
+  uint64_t kept_free =
+      options_.text_in_file ? 0 : std::clamp(std::bit_floor(used / 4 + 1), kSmallestChunk, kLargestChunk);
+  return MemoryRoom{limit, used + kept_free < limit ? limit - used - kept_free : 0};
 }
 
 // The room that is left, where it may not be enough for so many bytes more. Columns give way to rows first.
