@@ -152,8 +152,8 @@ def integer(value: object, what: str, low: int, high: int) -> int:
 
 def number(value: object, what: str) -> float:
     """A finite real number as float."""
-    if isinstance(value, (bool, np.bool_, str, bytes)):
-        raise InvalidRequest(f"{what} must be a number, not {_is(value)}")
+    if isinstance(value, (bool, np.bool_, str, bytes)) or (isinstance(value, np.ndarray) and value.ndim > 0):
+        raise InvalidRequest(f"{what} must be a number, not {_is(value)}: {shown(value)}")
     try:
         result = float(value)  # type: ignore[arg-type]
     except OverflowError:

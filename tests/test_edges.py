@@ -116,7 +116,7 @@ def test_expires_at(collection):
     "bad",
     [
         0, -1, 3600, 2**63 - 1, 1e18, float("nan"), True, np.int64(5), np.datetime64("2030-01-01"),
-        np.datetime64("NaT"), "2030-01-01T00:00:00Z", b"", date(2030, 1, 1), timedelta(days=1), {},
+        np.datetime64("NaT", "s"), "2030-01-01T00:00:00Z", b"", date(2030, 1, 1), timedelta(days=1), {},
         datetime(2030, 1, 1),  # noqa: DTZ001
         NotATime(2030, 1, 1, tzinfo=timezone.utc),
     ],
@@ -153,7 +153,7 @@ def test_ttl(ttl, seconds):
     [
         0, 0.0, -0.0, -1, -5e-324, timedelta(0), timedelta(microseconds=-1), timedelta.min, timedelta.max, 2**63 - 1,
         1e300, 10**400, float("nan"), float("inf"), float("-inf"), np.float32("nan"), np.int64(-1), True,
-        np.bool_(True), "60", b"60", Decimal("NaN"), np.timedelta64(5, "D"), np.timedelta64("NaT"), [60],
+        np.bool_(True), "60", b"60", Decimal("NaN"), np.timedelta64(5, "D"), np.timedelta64("NaT", "s"), [60],
         np.array([60]), 5j, NOW, object(),
     ],
     ids=repr,
