@@ -119,6 +119,14 @@ class Connection:
 _parked: list[Connection] = []
 
 
+class _Silent(Exception):
+    """Somebody took the connection and does not answer. (Inner.)"""
+
+    def __init__(self, control: Control) -> None:
+        super().__init__(control.whoever())
+        self.pid = control.peer_pid
+
+
 def connect(target: Target, deadline_ns: int, *, patient: bool, answer_ns: int) -> Connection:
     """Connects, within the deadline.
 
@@ -156,10 +164,13 @@ def connect(target: Target, deadline_ns: int, *, patient: bool, answer_ns: int) 
                     return connection
         except NotListening:
             why = f"nobody listens on {path}"
-        except KalosTimeout as error:
+        except (KalosTimeout, _Silent) as error:
             if ending is None:
-                said = _sidecar.lock_holder(target.data_dir) if target.data_dir else None
-                who = f"kalosd (pid {said['pid']})" if said and "pid" in said else f"whoever listens on {path}"
+                pid = error.pid if isinstance(error, _Silent) else None
+                said = (_sidecar.lock_holder(target.data_dir) if target.data_dir else None) or {}
+                who = f"whoever listens on {path}" if pid is None else f"whoever listens on {path} (pid {pid})"
+                if "pid" in said and pid in (None, said["pid"]):
+                    who = f"kalosd (pid {said['pid']})"
                 raise SidecarUnavailable(
                     f"{who} took the connection and does not answer: it is stopped or stuck; look at it, and end it"
                     " with `kill` if it does not come back"
@@ -189,6 +200,9 @@ def _attach(path: str, deadline_ns: int) -> Connection:
         if not isinstance(welcome.get("lane"), dict):
             raise SidecarUnavailable(f"kalosd on {path} granted no lane")
         return Connection(control, welcome, deadline_ns)
+    except KalosTimeout as error:
+        control.close()
+        raise _Silent(control) from error
     except BaseException:
         control.close()
         raise

@@ -12,6 +12,7 @@ import os
 import platform
 import select
 import socket
+import struct
 import threading
 from time import monotonic_ns
 from typing import Any
@@ -21,6 +22,7 @@ from kalos_memory._errors import KalosTimeout, SidecarUnavailable
 
 _HEADER = _abi.layout("kalos_control_header")
 CLIENT_NAME = f"kalos-memory, Python {platform.python_version()}"
+_PEER = struct.Struct("iII")  # struct ucred: pid, uid, gid
 _LONGEST_BODY = 64 << 20  # what kalosd may send; far above any real report
 
 
@@ -52,6 +54,7 @@ class Control:
         self.gone = False  # end of file was seen
         self.draining = False  # DRAINING was seen
         self._lock = threading.Lock()
+        self.peer_pid: int | None = None  # of whoever listens there, where the kernel tells (not across pid namespaces)
         self._received = bytearray()
         self._late: list[int] = []  # answers to questions that were given up; dropped when they come
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -59,6 +62,8 @@ class Control:
             self._socket.settimeout(5.0)  # only a full backlog makes connect() wait
             self._socket.connect(path)
             self._socket.setblocking(False)
+            credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+            self.peer_pid = _PEER.unpack(credentials)[0] or None
         except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, TimeoutError):
             self._socket.close()
             raise NotListening from None
@@ -69,6 +74,10 @@ class Control:
                     f"the socket path has {len(os.fsencode(path))} bytes, the system takes at most 107: {path}"
                 ) from None
             raise SidecarUnavailable(f"the socket {path} cannot be used: {error.strerror or error}") from error
+
+    def whoever(self) -> str:
+        """The other side, in words, where it is not known to be a kalosd."""
+        return f"whoever listens on {self.path}" + (f" (pid {self.peer_pid})" if self.peer_pid else "")
 
     def close(self) -> None:
         """Idempotent. Does not wait for anybody: a thread that asks right now finds the connection gone."""
@@ -193,7 +202,7 @@ class Control:
             return None
         magic, kind, body_bytes = _HEADER.unpack_from(received)
         if magic != _abi.CONTROL_MAGIC or body_bytes > _LONGEST_BODY:
-            raise SidecarUnavailable(f"whoever listens on {self.path} is not a kalosd: its frames are of another kind")
+            raise SidecarUnavailable(f"{self.whoever()} is not a kalosd: its frames are of another kind")
         end = _HEADER.size + body_bytes
         if len(received) < end:
             return None

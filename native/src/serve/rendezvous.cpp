@@ -13,6 +13,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/log.h"
 
@@ -53,13 +54,21 @@ sockaddr_un address_of(const std::string& path) {
   return address;
 }
 
-bool somebody_accepts(const std::string& path) {
+// Who listens on the path, in words; nullopt where nobody does. The pid is 0 where it is of another pid namespace.
+std::optional<std::string> listener_on(const std::string& path) {
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return false;
+  if (fd < 0) return std::nullopt;
   sockaddr_un address = address_of(path);
-  bool accepted = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  std::optional<std::string> who;
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
+    who = "somebody";
+    ucred peer{};
+    socklen_t bytes = sizeof peer;
+    bool told = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.pid > 0;
+    if (told) *who += " (pid " + std::to_string(peer.pid) + ")";
+  }
   close(fd);
-  return accepted;
+  return who;
 }
 
 std::string holder_words(int lock_fd, const std::string& data_dir) {
@@ -137,8 +146,10 @@ Result<int> Rendezvous::listen(const std::string& path, const Holder& self) {
     if (auto made = private_folder(folder); !made) return made.error();
     socket_path_ = folder + "/" + path_hash(data_dir_) + ".sock";
   }
-  if (!path.empty() && somebody_accepts(path)) {
-    return store_error("somebody listens on " + path + " already; choose another --socket");
+  if (!path.empty()) {
+    if (auto who = listener_on(path)) {
+      return store_error(*who + " listens on " + path + " already; choose another --socket");
+    }
   }
   auto bound = bind_socket();
   if (!bound) return bound;
