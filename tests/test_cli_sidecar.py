@@ -54,7 +54,11 @@ def test_status_stop_and_stop_again(data_dir: Path) -> None:
     assert status.returncode == 0, status.stderr
     assert f"pid {pid}" in status.stdout
     assert "notes: 1 row, d 4, cosine" in status.stdout
+    assert "at most: text 16.0 MiB, metadata 1.0 MiB, 8,192 dimensions, k 1,024, one request or reply 256.0 MiB" in (
+        status.stdout
+    )
     said = json.loads(kalos("status", "--json").stdout)
+    assert said["limits"]["contract"]["KALOS_MAX_K"] == 1024
     assert said["running"] is True
     assert said["health"]["status"] == "ready"
     assert said["kalosd"]["pid"] == pid

@@ -99,6 +99,8 @@ def _show_report(report: dict[str, Any]) -> None:
     out.print(f"{report['health']['status']}{_reason(report)}", markup=False)
     for line in sidecar_lines(report):
         out.print(f"  {line}", markup=False)
+    if limits := report.get("limits", {}).get("contract"):
+        out.print(f"  {_limits_line(limits)}", markup=False)
     for collection in database.get("collections", []):
         state = collection.get("state", "")
         percent = f" {collection['percent']} %" if state == "loading" and "percent" in collection else ""
@@ -109,6 +111,15 @@ def _show_report(report: dict[str, Any]) -> None:
             f"{bytes_in_words(collection.get('bytes', 0))}, {state}{percent}{words}",
             markup=False,
         )
+
+
+def _limits_line(limits: dict[str, int]) -> str:
+    """The limits that people meet; --json has them all."""
+    return (
+        f"at most: text {bytes_in_words(limits['KALOS_MAX_TEXT_BYTES'])}, metadata "
+        f"{bytes_in_words(limits['KALOS_MAX_METADATA_BYTES'])}, {limits['KALOS_MAX_DIMENSION']:,} dimensions, "
+        f"k {limits['KALOS_MAX_K']:,}, one request or reply {bytes_in_words(limits['KALOS_MAX_MESSAGE_BYTES'])}"
+    )
 
 
 def sidecar_lines(report: dict[str, Any]) -> list[str]:

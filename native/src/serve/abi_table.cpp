@@ -3,6 +3,7 @@
 #include <kalos/abi.h>
 
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 namespace kalos {
 namespace {
@@ -331,6 +332,18 @@ constexpr Constant constants[] = {
 };
 
 }  // namespace
+
+nlohmann::json abi_limits() {
+  nlohmann::json limits = nlohmann::json::object();
+  for (const Constant& constant : constants) {
+    std::string_view name = constant.name;
+    bool is_limit = name.starts_with("KALOS_MAX_") || name.starts_with("KALOS_MIN_") ||
+                    name.starts_with("KALOS_DEFAULT_") || name == "KALOS_REPLY_HELD_NS" ||
+                    name == "KALOS_WRITE_ID_KEPT_S";
+    if (is_limit) limits[constant.name] = constant.value;
+  }
+  return limits;
+}
 
 std::string abi_json() {
   nlohmann::ordered_json abi;

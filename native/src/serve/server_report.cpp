@@ -1,8 +1,10 @@
 // The answer to STATUS: health, counters and clients, as docs/abi.md section 2 describes them.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/cpus.h"
+#include "serve/abi_table.h"
 #include "serve/server.h"
 
 namespace kalos {
@@ -48,6 +50,15 @@ json Server::report() {
              "no write is taken, since a flush to disk failed or the store is not at its path any more (the log says "
              "which): restart kalosd";
   }
+  rlimit descriptors{}, address_space{};
+  getrlimit(RLIMIT_NOFILE, &descriptors);
+  getrlimit(RLIMIT_AS, &address_space);
+  json limits = {{"memory_bytes", options_.memory_limit_bytes},
+                 {"waiting_write_bytes", kMaxWaitingWriteBytes},
+                 {"descriptors", descriptors.rlim_cur},
+                 {"address_space_bytes", nullptr},
+                 {"contract", abi_limits()}};
+  if (address_space.rlim_cur != RLIM_INFINITY) limits["address_space_bytes"] = address_space.rlim_cur;
   return {{"health", {{"status", status}, {"words", words}}},
           {"kalosd",
            {{"pid", getpid()},
@@ -73,6 +84,7 @@ json Server::report() {
             {"bytes_out", counters_.bytes_out.load()},
             {"staged_bytes", counters_.staged_bytes.load()},
             {"in_flight", counters_.in_flight.load()}}},
+          {"limits", std::move(limits)},
           {"database", std::move(database)}};
 }
 

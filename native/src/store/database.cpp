@@ -259,6 +259,7 @@ Result<std::unique_ptr<Database>> Database::open(DatabaseOptions options) {
   state->loading = state->loads.size();
   WriterOptions writer_options;
   writer_options.memory_limit_bytes = state->options.memory_limit_bytes;
+  writer_options.queue_limit_bytes = kMaxWaitingWriteBytes;
   writer_options.text_in_file = state->options.text_in_file;
   writer_options.checkpoint_interval_ms = state->options.checkpoint_interval_ms;
   state->writer = std::make_unique<Writer>(*state->store, state->index, state->engine, writer_options);

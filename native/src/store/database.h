@@ -18,6 +18,9 @@
 
 namespace kalos {
 
+// Messages of writes that wait to be committed, of all lanes; of one lane half.
+constexpr uint64_t kMaxWaitingWriteBytes = uint64_t{1} << 30;
+
 struct DatabaseOptions {
   std::string data_dir;
   uint64_t memory_limit_bytes = 0;  // --memory; 0: none
@@ -38,7 +41,7 @@ class Database {
   bool try_serve_reads(std::span<ReadJob* const> jobs);
 
   // Queues; `done` is called from the writer's thread, or from this one where the write is not taken: OVERLOADED beyond
-  // 1 GiB of queued messages, half of it of one lane.
+  // kMaxWaitingWriteBytes.
   void submit(std::unique_ptr<WriteJob> job, uint64_t lane = 0);
 
   std::vector<CollectionInfo> collections();
