@@ -192,6 +192,25 @@ TEST(the_planner_takes_what_is_cheaper_and_notices_changes) {
   CHECK(shared_of(1000, 400, 100) > 90);
 }
 
+TEST(learning_again_costs_in_proportion_to_what_is_written) {
+  // Rows that no coding is good for beside others: those of one value after random ones. It learned after every
+  // thousand of them, and coded all others anew each time.
+  Random random(seed() + 5);
+  Fixture store(8, KALOS_METRIC_DOT);
+  for (int i = 0; i < 4000; ++i) store.put({std::to_string(i), families::gaussian(random, 8), {}, {}, {}});
+  for (int i = 0; i < 60000; ++i) store.put({std::to_string(i), Vector(8, 1), {}, {}, key({std::to_string(i % 40)})});
+  const Coder& coder = (*store.index.find(1))->coder();
+  CHECK(coder.times_learned() >= 3);
+  CHECK(coder.times_learned() <= 16);
+  // Rows that change for good are noticed long before there are eight times as many.
+  const uint64_t before = coder.times_learned();
+  for (int i = 0; i < 60000; ++i) {
+    Vector vector = families::plus(families::gaussian(random, 8, 3), Vector(8, 50));
+    store.put({std::to_string(i), vector, {}, {}, key({std::to_string(i % 40)})});
+  }
+  CHECK(coder.times_learned() > before);
+}
+
 TEST(bounds_hold_for_every_row) {
   Random random(seed() + 1);
   auto device = make_cpu_device();

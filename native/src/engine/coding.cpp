@@ -137,6 +137,7 @@ Coder::Coder(uint32_t dimension, kalos_metric metric) : dimension_(dimension), m
 }
 
 void Coder::learn(std::span<const SampleRow> rows) {
+  ++times_learned_;
   auto coding = std::make_shared<Coding>();
   size_t width = padded();
   coding->mean.assign(width, 0);
@@ -232,7 +233,7 @@ void Coder::encode(const Coding& coding, const float* vector, double norm, const
                    float(found.square)};
   reach = std::max(reach, up(row_scale * std::sqrt(found.high_length) * more));
   if (length > 0) {
-    recent_error_ += std::sqrt(found.error) / length;
+    recent_error_ += std::sqrt(found.error);
     ++recent_rows_;
     if (recent_rows_ == 2 * rows_to_judge_by) {
       recent_error_ /= 2;

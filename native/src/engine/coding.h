@@ -36,7 +36,7 @@ struct Coding {
   std::vector<float> scale;          // D, powers of two, padded with ones
   std::vector<float> inverse_scale;  // 1 / D
   double mean_norm = 0;              // |mu|, rounded up
-  double typical_error = 0;          // of the rows that it was learned from, relative to the lengths of their codes
+  double typical_error = 0;          // of the rows that it was learned from: the mean of |y - mu - s D c|
 };
 
 // The bounds of a row that its low plane is judged by.
@@ -72,6 +72,7 @@ class Coder {
     double norm = 0;
   };
   void learn(std::span<const SampleRow> rows);
+  uint64_t times_learned() const { return times_learned_; }
   // Have the rows coded lately been farther from their codes than those learned from, by half?
   bool has_drifted() const;
 
@@ -86,6 +87,7 @@ class Coder {
   std::shared_ptr<const Coding> coding_;
   double recent_error_ = 0;
   uint64_t recent_rows_ = 0;
+  uint64_t times_learned_ = 0;
   std::vector<double> centred_;
   std::vector<float> scaled_;
   std::vector<uint8_t> codes_;

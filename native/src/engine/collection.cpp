@@ -50,12 +50,16 @@ struct Collection::State {
     columns.allow_beside(namespace_bytes + arena.bytes());
   }
 
-  // Learns how to code once there are enough rows, again whenever there are eight times as many or they have changed,
-  // and codes what was coded otherwise: a chunk at a time, so that no write waits for all of them.
+  // Learns how to code once there are enough rows, again whenever there are eight times as many, or when they have
+  // changed and as many as half of them were written since: learning costs in proportion to the rows, so that it stays a
+  // small part of writing them. Then codes what was coded otherwise: a chunk at a time, so that no write waits for all.
   void tend_codes() {
-    if (rows >= learn_at || (coder.has_drifted() && rows >= fewest_rows_to_learn_from)) {
+    ++written;
+    bool changed = coder.has_drifted() && written >= std::max(fewest_writes_of_a_change, rows / 2);
+    if (rows >= learn_at || changed) {
       learn();
       learn_at = std::max(learn_at, rows * growth_to_learn_again);
+      written = 0;
       stale = true;
       stale_namespace.clear();
       stale_run = 0;
@@ -98,12 +102,13 @@ struct Collection::State {
   }
 
   static constexpr uint64_t fewest_rows_to_learn_from = 64, most_rows_to_learn_from = 2048;
-  static constexpr uint64_t growth_to_learn_again = 8;
-  static constexpr int64_t rows_coded_anew_a_write = 64;
+  static constexpr uint64_t growth_to_learn_again = 8, fewest_writes_of_a_change = 1024;
+  static constexpr int64_t rows_coded_anew_a_write = 32;
 
   CollectionInfo info;
   Coder coder;
   uint64_t learn_at = fewest_rows_to_learn_from;
+  uint64_t written = 0;  // rows, since it learned
   // How far the coding of all rows by the present coding has come.
   bool stale = false;
   std::string stale_namespace;
