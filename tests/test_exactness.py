@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import kalos_memory as kalos
+
 _numbers = itertools.count(1)
 
 
@@ -125,3 +127,24 @@ def test_wide_vectors_of_one_sign(shared, metric, d):
             assert [(int(hit.id), hit.score) for hit in hits] == expected
     finally:
         shared.drop_collection(name, confirm=name)
+
+
+@pytest.mark.parametrize("kernels", ["portable", "avx2", "avx512"])
+def test_every_set_of_kernels_gives_the_same_bits(monkeypatch, kernels):
+    """KALOS_KERNELS asks for one; a set that the CPU lacks is passed over, and `stats` says which is in use."""
+    monkeypatch.setenv("KALOS_KERNELS", kernels)
+    rng = np.random.default_rng(5)
+    rows = rng.standard_normal((500, 100)).astype(np.float32)
+    with kalos.connect(":memory:", timeout=10) as client:
+        collection = client.collection("rows", dimension=100)
+        collection.upsert([str(i) for i in range(500)], rows)
+        hits = collection.search(rows[3], 20, include=(), explain=True)
+        assert [(int(hit.id), hit.score) for hit in hits] == oracle.search_matrix("cosine", rows[3], rows, 20)
+        assert hits[0].explain["plan"] == "code scan"
+        assert client.stats()["database"]["search"]["kernels"] in {kernels, "portable", "avx2"}
+
+
+def test_kernels_that_do_not_exist_are_refused_in_words(monkeypatch):
+    monkeypatch.setenv("KALOS_KERNELS", "fastest")
+    with pytest.raises(kalos.SidecarUnavailable, match="expected portable, avx2 or avx512"):
+        kalos.connect(":memory:")
