@@ -33,6 +33,7 @@ struct House {
     c = nlohmann::json::parse(words(reply))["id"];
     write(*database, upsert_job(c, {{"small", "t"}, {"large", std::string(3'000'000, 't')}}));
     combiner = std::make_unique<Combiner>(*database, counters);
+    submits_to = combiner.get();
   }
   ~House() {
     combiner.reset();
@@ -75,7 +76,7 @@ struct House {
       promise->set_value(std::move(reply));
     };
     auto future = promise->get_future();
-    combiner->submit(std::move(read));
+    submits_to->submit(std::move(read));
     return future;
   }
 
@@ -93,6 +94,7 @@ struct House {
   std::unique_ptr<Database> database;
   Counters counters;
   std::unique_ptr<Combiner> combiner;
+  Combiner* submits_to = nullptr;  // the same; not changed while threads are in it
   uint64_t c = 0;
   std::mutex mutex;
   std::vector<std::string> order;
