@@ -43,6 +43,9 @@ void* operator new(size_t bytes) { return no_memory::allocate(bytes, 0); }
 void* operator new[](size_t bytes) { return no_memory::allocate(bytes, 0); }
 void* operator new(size_t bytes, std::align_val_t to) { return no_memory::allocate(bytes, size_t(to)); }
 void* operator new[](size_t bytes, std::align_val_t to) { return no_memory::allocate(bytes, size_t(to)); }
+// A sanitizer's own ones would not know of free() below.
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return std::malloc(bytes == 0 ? 1 : bytes); }
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return std::malloc(bytes == 0 ? 1 : bytes); }
 void operator delete(void* at) noexcept { std::free(at); }
 void operator delete[](void* at) noexcept { std::free(at); }
 void operator delete(void* at, size_t) noexcept { std::free(at); }
