@@ -276,10 +276,12 @@ CodedQuery::CodedQuery(const Coder& coder, const Coding& coding, const PreparedQ
   halves_.assign(width, 0);
   int8_t* low = halves_.data();
   int8_t* high = halves_.data() + width / 2;
-  for (size_t i = 0; i < width; ++i) {
-    auto code = int8_t(codes[i]);
-    (i % 8 < 4 ? low : high)[i / 8 * 4 + i % 4] = code;
-    code_query_.sum += code;
+  for (size_t quad = 0; quad < width / 8; ++quad) {
+    for (size_t b = 0; b < 4; ++b) {
+      low[quad * 4 + b] = int8_t(codes[quad * 8 + b]);
+      high[quad * 4 + b] = int8_t(codes[quad * 8 + 4 + b]);
+      code_query_.sum += low[quad * 4 + b] + high[quad * 4 + b];
+    }
   }
   slack_ = std::sqrt(rest) * more + float_rounding * std::sqrt(length);
   code_query_.shape = coder.shape();
