@@ -60,8 +60,8 @@ def test_a_client_of_a_newer_minor_version_is_served(data_dir: str, monkeypatch:
 
 
 def test_what_a_newer_minor_version_may_append_is_not_read(data_dir: str) -> None:
-    """Promise: reserved bytes of a request's struct and of a slot's header are not read, bits of flags and include that
-    this version does not know neither."""
+    """Promise: reserved bytes of a request's struct and of a slot's header are not read. (Bits that are not known are
+    refused: test_requests.py.)"""
     with kalos.connect(data_dir) as client:
         notes = client.collection("notes", dimension=2)
         notes.upsert(["a", "b"], [[1.0, 0.0], [0.0, 1.0]], texts=["east", "north"])
@@ -75,8 +75,6 @@ def test_what_a_newer_minor_version_may_append_is_not_read(data_dir: str) -> Non
         message = bytearray(search.message.to_bytes())
         first, last = _abi.offset_of("kalos_search_request", "reserved"), _abi.layout("kalos_search_request").size
         message[first:last] = b"\xff" * (last - first)
-        for field in ("flags", "include"):
-            message[_abi.offset_of("kalos_search_request", field) + 3] |= 0x80
         search.message = Message([(bytes(message), len(message))], len(message))
         assert [hit.text for hit in client._perform(search)] == ["east"]
 

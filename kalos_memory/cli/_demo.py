@@ -16,7 +16,7 @@ import typer
 from kalos_memory.cli import _session
 from kalos_memory.cli._memory import hit_as_json, show_hit, timings_in_words
 from kalos_memory.cli._options import DataDir, JsonOutput
-from kalos_memory.cli._output import console, emit_json
+from kalos_memory.cli._output import console, emit_json, printable
 from kalos_memory.cli._running import verb
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ def demo(data_dir: DataDir = None, json_output: JsonOutput = False) -> None:
     out = None if json_output else console()
     if out is not None:
         out.print(
-            f"Input: the manual in this Python (pydoc_data.topics), as memory {MEMORY!r} in {where}", markup=False
+            f"Input: the manual in this Python (pydoc_data.topics), as memory {MEMORY!r} in {printable(str(where))}",
+            markup=False,
         )
     with _session.memory(MEMORY, (), data_dir, existing=False) as memory:
         warm_s = warm_up(memory)

@@ -33,8 +33,10 @@ def error_console() -> Console:
 
 
 def emit_json(value: dict[str, Any]) -> None:
-    """Writes one JSON object and a newline to stdout."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+    """Writes one JSON object and a newline to stdout. Bytes of a path that are not UTF-8 are lone surrogates here, as
+    everywhere in Python; in JSON their escapes stand for them."""
+    text = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False)
+    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
     sys.stdout.flush()
 
 

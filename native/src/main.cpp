@@ -13,6 +13,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "serve/abi_table.h"
 #include "serve/server.h"
 
@@ -217,6 +218,12 @@ ServerOptions parse(int argc, char** argv) {
   }
   if (optind < argc) bad_usage(std::string("unexpected argument ") + argv[optind]);
   if (options.data_dir.empty()) options.data_dir = default_data_dir();
+  if (!valid_utf8(options.socket)) {
+    bad_usage(
+        "the socket's path is not UTF-8, as the lock file that tells clients of it must be: choose another --socket "
+        "(KALOS_SOCKET), or none: " +
+        options.socket);
+  }
   return options;
 }
 

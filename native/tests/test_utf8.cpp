@@ -8,6 +8,7 @@
 #include "check.h"
 
 using kalos::fold_case;
+using kalos::to_utf8;
 using kalos::valid_utf8;
 
 namespace {
@@ -45,6 +46,21 @@ TEST(truncated_and_stray_bytes_are_refused_wherever_they_stand) {
   }
   CHECK(valid_utf8(""));
   CHECK(valid_utf8(std::string_view("a\0b", 3)));
+}
+
+// Whatever it is made of, the words are well-formed; what was well-formed stays as it was.
+TEST(any_bytes_become_words) {
+  const std::string mark = "\xEF\xBF\xBD";
+  CHECK_EQ("/tmp/" + mark + mark + "/a", to_utf8("/tmp/\xFF\xFE/a"));
+  CHECK_EQ("é" + mark + "漢" + mark, to_utf8("é\xC3漢\xE2"));
+  CHECK_EQ(mark + mark + mark, to_utf8("\xED\xA0\x80"));  // a surrogate
+  CHECK_EQ(std::string("a\0b", 3), to_utf8(std::string_view("a\0b", 3)));
+  std::string all;
+  for (int first = 0; first < 256; ++first) {
+    for (int second = 0; second < 256; ++second) all += {char(first), char(second)};
+  }
+  CHECK(valid_utf8(to_utf8(all)));
+  CHECK(to_utf8(to_utf8(all)) == to_utf8(all));
 }
 
 TEST(folding_is_simple_and_covers_the_scripts) {

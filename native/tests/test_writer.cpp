@@ -315,6 +315,114 @@ TEST(resent_writes_get_the_first_answer) {
   CHECK_EQ(std::string("between"), house.text("x"));
 }
 
+// A write id that comes again with another request is refused in words, and neither is taken for the other: in one group
+// with the first, later, after a restart; a batch as well. What is refused leaves the first one's answer as it was.
+TEST(a_write_id_is_one_request_s) {
+  Scratch scratch;
+  const WriteId id{8, 8, 8}, of_batch{9, 9, 9};
+  auto upsert_x = [&](const std::string& text) { return upsert_job(1, {{"x", text}}, id); };
+  auto everything = [&] {
+    auto job = new_job(id);
+    DeleteRequest request;
+    request.collection_id = 1;
+    request.everything = true;
+    job->operations.push_back(request);
+    return job;
+  };
+  auto batch = [&](const std::string& text) {
+    auto job = new_job(of_batch);
+    job->is_batch = true;
+    job->operations.push_back(upsert(*job, 1, {{"y", text}}));
+    job->write_positions = {0};
+    return job;
+  };
+  auto refused = [](const Reply& reply) {
+    CHECK_EQ(KALOS_STATUS_INVALID_REQUEST, reply.status);
+    return holds(words(reply), "used before") && holds(words(reply), "was not done");
+  };
+  {
+    House house(scratch);
+  }
+  kalos_write_reply answer{};
+  {
+    House house(scratch, {}, /*start=*/false);
+    house.c = 1;
+    auto first = send(*house.writer, upsert_x("first"));
+    auto other = send(*house.writer, upsert_x("other"));
+    auto again = send(*house.writer, upsert_x("first"));
+    auto removal = send(*house.writer, everything());
+    house.writer->start();
+    answer = parse(wait(first).message);
+    CHECK(refused(wait(other)));
+    CHECK(std::memcmp(&answer, wait(again).message.data(), sizeof answer) == 0);
+    CHECK(refused(wait(removal)));
+    CHECK_EQ(std::string("first"), house.text("x"));
+    CHECK_EQ(KALOS_STATUS_OK, write(*house.writer, batch("batch")).status);
+    CHECK(refused(write(*house.writer, batch("other"))));
+    CHECK(refused(write(*house.writer, everything())));
+  }
+  House house(scratch);
+  CHECK(refused(write(*house.writer, upsert_x("other"))));
+  CHECK(refused(write(*house.writer, everything())));
+  CHECK(refused(write(*house.writer, batch("other"))));
+  CHECK((std::vector<std::string>{"first", "batch"} == house.texts({"x", "y"})));
+  Reply restarted = write(*house.writer, upsert_x("first"));
+  CHECK(std::memcmp(&answer, restarted.message.data(), sizeof answer) == 0);
+  CHECK_EQ(KALOS_STATUS_OK, write(*house.writer, batch("batch")).status);
+}
+
+// The first of two requests with one write id fails: nothing is remembered, and the other is the id's first request.
+TEST(a_refused_write_does_not_take_its_write_id) {
+  Scratch scratch;
+  {
+    House house(scratch);
+  }
+  House house(scratch, {}, /*start=*/false);
+  house.c = 1;
+  auto wrong = upsert_job(1, {{"x", "t", {}, {1}}}, {4});
+  auto right = upsert_job(1, {{"x", "t"}}, {4});
+  auto first = send(*house.writer, std::move(wrong));
+  auto second = send(*house.writer, std::move(right));
+  house.writer->start();
+  CHECK_EQ(KALOS_STATUS_INVALID_REQUEST, wait(first).status);
+  CHECK_EQ(KALOS_STATUS_OK, wait(second).status);
+}
+
+// What a kalosd before digests remembered is answered still; only the number of writes can tell a reuse there. One that is
+// cut off is a fault in words, and the write is not done.
+TEST(answers_without_a_digest_are_read) {
+  Scratch scratch;
+  const WriteId old_form{1}, cut{2}, cut_in_digest{3};
+  House house(scratch);
+  house.writer->stop();
+  CHECK(house.store->begin(KALOS_DURABILITY_COMMIT));
+  const struct {
+    uint32_t bytes = sizeof(kalos_write_reply);
+    uint32_t reply[4] = {77, 0, 3, 0};
+  } packed;
+  auto remember = [&](const WriteId& id, std::span<const std::byte> from) {
+    CHECK(house.store->remember_write(id, {77, Bytes(from.begin(), from.end())}, wall_us()));
+  };
+  remember(old_form, std::as_bytes(std::span(&packed, 1)));
+  remember(cut, std::as_bytes(std::span(&packed, 1)).first(19));
+  const uint32_t with_digest[] = {0x80000001, 1, 2};
+  remember(cut_in_digest, std::as_bytes(std::span(with_digest)));
+  CHECK(house.store->commit());
+  house.writer = std::make_unique<Writer>(*house.store, house.index, house.engine, WriterOptions{});
+  house.writer->start();
+  auto resend = [&](const WriteId& id) { return write(*house.writer, upsert_job(house.c, {{"x", "t"}}, id)); };
+  Reply answer = resend(old_form);
+  CHECK_EQ(KALOS_STATUS_OK, answer.status);
+  CHECK_EQ(77u, parse(answer.message).commit_sequence);
+  CHECK_EQ(3u, parse(answer.message).count);
+  for (const WriteId& id : {cut, cut_in_digest}) {
+    Reply damaged = resend(id);
+    CHECK_EQ(KALOS_STATUS_INTERNAL, damaged.status);
+    CHECK(holds(words(damaged), "damaged"));
+  }
+  CHECK_EQ(0u, house.rows());
+}
+
 // A delete that found nothing is remembered too; a refused write is not, and may be tried again with the same id.
 TEST(what_is_remembered) {
   Scratch scratch;

@@ -380,7 +380,7 @@ struct kalos_namespaces_reply {
 /* UPSERT: inserts, or replaces as a whole, one row for each id. Columns over row_count rows. All or nothing. */
 struct kalos_upsert_request {
   uint64_t collection_id;
-  uint8_t write_id[16]; /* random; a resend with the same id gets the first answer */
+  uint8_t write_id[16]; /* random, zeros: none; the same bytes sent again get the first answer, others are refused */
   uint32_t durability;  /* enum kalos_durability */
   uint32_t row_count;   /* 0 upwards */
   uint32_t dimension;   /* must be the collection's; 0 where vectors is absent */

@@ -46,4 +46,16 @@ bool valid_utf8(std::string_view bytes) {
   return true;
 }
 
+std::string to_utf8(std::string_view bytes) {
+  if (valid_utf8(bytes)) return std::string(bytes);
+  std::string text;
+  for (size_t at = 0; at < bytes.size();) {
+    auto* here = reinterpret_cast<const unsigned char*>(bytes.data()) + at;
+    size_t length = *here < 0x80 ? 1 : sequence_bytes(here, bytes.size() - at);
+    text += length == 0 ? std::string_view("\xEF\xBF\xBD") : bytes.substr(at, length);
+    at += length == 0 ? 1 : length;
+  }
+  return text;
+}
+
 }  // namespace kalos

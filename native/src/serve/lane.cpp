@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <system_error>
 #include <thread>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "engine/collections_json.h"
 #include "engine/reply.h"
 #include "serve/lane_semaphore.h"
@@ -26,6 +28,8 @@ Bytes to_bytes(std::string_view text) {
   auto view = std::as_bytes(std::span(text.data(), text.size()));
   return Bytes(view.begin(), view.end());
 }
+
+std::string_view text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
 }  // namespace
 
@@ -149,6 +153,9 @@ void Lane::handle(const Posted& posted) {
   if (posted.header.reply_semaphore != posted.slot && posted.header.reply_semaphore != slots_.size()) {
     return fail(posted, invalid("reply_semaphore is neither this slot's nor the shared one"));
   }
+  if (auto unknown = unknown_bits(posted.header.request_flags, KALOS_FLAG_BEGIN | KALOS_FLAG_COMMIT, "request_flags")) {
+    return fail(posted, std::move(*unknown));
+  }
   switch (posted.header.opcode) {
     case KALOS_OP_NOOP:
       return complete(posted, Reply{});
@@ -172,6 +179,15 @@ void Lane::handle(const Posted& posted) {
 void Lane::handle_message(const Posted& posted) {
   if (services_.draining) {
     return fail(posted, {KALOS_STATUS_DRAINING, "kalosd is ending and takes no new request; connect again"});
+  }
+  // Here, so that no opcode answers after it. NOOP, CONTINUE and ABORT do: they ask for no work.
+  if (posted.deadline_ns != 0 && monotonic_ns() >= posted.deadline_ns) {
+    Slot& slot = slots_[posted.slot];
+    {
+      std::lock_guard lock(slot.mutex);
+      drop_staged(slot);
+    }
+    return fail(posted, {KALOS_STATUS_EXPIRED, "the deadline passed before the request was there; nothing was done"});
   }
   std::optional<Bytes> message = collect(posted);
   if (message) dispatch(posted, std::move(*message));
@@ -332,6 +348,14 @@ void Lane::complete(const Posted& posted, Reply reply) {
              reply.status != KALOS_STATUS_LOADING && reply.status != KALOS_STATUS_BEHIND) {
     // Those three are answers to a client that asks whether something is there yet.
     counters.count(counters.errors);
+  }
+  bool in_words = reply.status >= KALOS_STATUS_INVALID_REQUEST;
+  if (in_words && !valid_utf8(text_of(reply.message))) {  // they may quote a path
+    try {
+      reply.message = to_bytes(to_utf8(text_of(reply.message)));
+    } catch (const std::bad_alloc&) {  // then without words
+      reply.message.clear();
+    }
   }
   size_t capacity = memory_->payload_bytes();
   if (reply.message.size() <= capacity) {

@@ -1,6 +1,7 @@
 #include "serve/messages.h"
 
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,6 +16,12 @@ using nlohmann::json;
 
 std::string number(uint64_t value) { return std::to_string(value); }
 
+std::string hexadecimal(uint32_t value) {
+  char text[11];
+  std::snprintf(text, sizeof text, "0x%x", value);
+  return text;
+}
+
 // Reads structs, columns and strings out of one message. Remembers the first failure, so that decoding reads as a list.
 class Reader {
  public:
@@ -26,6 +33,13 @@ class Reader {
     if (failed_) return;
     failed_ = true;
     error_ = invalid(std::move(words));
+  }
+
+  void check_bits(uint32_t given, uint32_t known, const char* field) {
+    auto error = unknown_bits(given, known, field);
+    if (failed_ || !error) return;
+    failed_ = true;
+    error_ = std::move(*error);
   }
 
   template <class T>
@@ -122,8 +136,13 @@ class Reader {
   Error error_;
 };
 
+constexpr uint32_t kIncludes = KALOS_INCLUDE_TEXT | KALOS_INCLUDE_METADATA | KALOS_INCLUDE_VECTOR;
+
 Result<ReadRequest> decode_search(Reader& in) {
   auto head = in.head<kalos_search_request>();
+  in.check_bits(head.flags,
+                KALOS_SCOPE_SUBTREE | KALOS_SCOPE_EXPLAIN | KALOS_SCOPE_MIN_SCORE | KALOS_SCOPE_MAX_DISTANCE, "flags");
+  in.check_bits(head.include, kIncludes, "include");
   SearchRequest out;
   out.collection_id = head.collection_id;
   out.scope = {in.namespace_key(head.name_space), (head.flags & KALOS_SCOPE_SUBTREE) != 0};
@@ -158,6 +177,7 @@ Result<ReadRequest> decode_search(Reader& in) {
 
 Result<ReadRequest> decode_get(Reader& in) {
   auto head = in.head<kalos_get_request>();
+  in.check_bits(head.include, kIncludes, "include");
   GetRequest out;
   out.collection_id = head.collection_id;
   out.scope = {in.namespace_key(head.name_space), false};
@@ -170,6 +190,7 @@ Result<ReadRequest> decode_get(Reader& in) {
 
 Result<ReadRequest> decode_count(Reader& in) {
   auto head = in.head<kalos_count_request>();
+  in.check_bits(head.flags, KALOS_SCOPE_SUBTREE, "flags");
   CountRequest out;
   out.collection_id = head.collection_id;
   out.scope = {in.namespace_key(head.name_space), (head.flags & KALOS_SCOPE_SUBTREE) != 0};
@@ -181,6 +202,8 @@ Result<ReadRequest> decode_count(Reader& in) {
 
 Result<ReadRequest> decode_scan(Reader& in) {
   auto head = in.head<kalos_scan_request>();
+  in.check_bits(head.flags, KALOS_SCOPE_SUBTREE, "flags");
+  in.check_bits(head.include, kIncludes, "include");
   ScanRequest out;
   out.collection_id = head.collection_id;
   out.scope = {in.namespace_key(head.name_space), (head.flags & KALOS_SCOPE_SUBTREE) != 0};
@@ -277,6 +300,7 @@ Result<WriteOperation> decode_upsert(Reader& in, WriteHead& write) {
 
 Result<WriteOperation> decode_delete(Reader& in, WriteHead& write) {
   auto head = in.head<kalos_delete_request>();
+  in.check_bits(head.flags, KALOS_SCOPE_SUBTREE | KALOS_SCOPE_EVERYTHING, "flags");
   write = write_head(head);
   DeleteRequest out;
   out.collection_id = head.collection_id;
@@ -413,6 +437,15 @@ Result<> decode_batch(WriteJob& job) {
 }
 
 }  // namespace
+
+std::optional<Error> unknown_bits(uint32_t given, uint32_t known, const char* field) {
+  uint32_t unknown = given & ~known;
+  if (unknown == 0) return std::nullopt;
+  return Error{KALOS_STATUS_UNSUPPORTED, std::string(field) + " has the bits " + hexadecimal(unknown) +
+                                             ", which this kalosd (" KALOS_VERSION ", ABI " + number(KALOS_ABI_MAJOR) +
+                                             "." + number(KALOS_ABI_MINOR) +
+                                             ") does not know in this request; it knows " + hexadecimal(known)};
+}
 
 bool is_write(uint16_t opcode) {
   return opcode == KALOS_OP_UPSERT || opcode == KALOS_OP_DELETE || opcode == KALOS_OP_OPEN_COLLECTION ||

@@ -4,11 +4,16 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "base/result.h"
 #include "engine/jobs.h"
 
 namespace kalos {
+
+// UNSUPPORTED, naming the field and the bits that are not among those known: what was asked for by them would silently not
+// be done.
+std::optional<Error> unknown_bits(uint32_t given, uint32_t known, const char* field);
 
 bool is_write(uint16_t opcode);  // UPSERT, DELETE, OPEN_COLLECTION, DROP_COLLECTION, and BATCH
 

@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "base/log.h"
+#include "base/utf8.h"
 
 namespace kalos {
 namespace {
@@ -34,6 +35,12 @@ std::string path_hash(const std::string& path) {
   char text[17];
   snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
   return text;
+}
+
+// A socket's address takes so many bytes, and the lock file that tells clients of it is JSON, which holds no other bytes
+// than UTF-8. A data directory may have any path.
+bool can_be_named(const std::string& path, size_t bytes_to_come) {
+  return path.size() + bytes_to_come <= longest_socket_path && valid_utf8(path);
 }
 
 // A folder of ours that nobody else can enter.
@@ -134,15 +141,15 @@ Rendezvous::~Rendezvous() {
 Result<int> Rendezvous::listen(const std::string& path, const Holder& self) {
   self_ = self;
   socket_path_ = path.empty() ? data_dir_ + "/kalosd.sock" : path;
-  if (socket_path_.size() > longest_socket_path) {
-    if (!path.empty()) {
-      return store_error("the socket path has " + std::to_string(path.size()) + " bytes, at most " +
-                         std::to_string(longest_socket_path) + " work: " + path);
-    }
+  if (!path.empty() && path.size() > longest_socket_path) {
+    return store_error("the socket path has " + std::to_string(path.size()) + " bytes, at most " +
+                       std::to_string(longest_socket_path) + " work: " + path);
+  }
+  if (!can_be_named(socket_path_, 0)) {
     const char* temp = getenv("TMPDIR");
     std::string folder = (temp != nullptr && *temp != 0 ? temp : "/tmp");
     folder += "/kalos-" + std::to_string(geteuid());
-    if (folder.size() + 22 > longest_socket_path) folder = "/tmp/kalos-" + std::to_string(geteuid());
+    if (!can_be_named(folder, 22)) folder = "/tmp/kalos-" + std::to_string(geteuid());
     if (auto made = private_folder(folder); !made) return made.error();
     socket_path_ = folder + "/" + path_hash(data_dir_) + ".sock";
   }

@@ -391,7 +391,8 @@ std::string Database::report_json() {
   }
   report["engine_busy"] = busy;
   report.update(state.collections_report);
-  return report.dump();
+  // The store's path may be any bytes.
+  return report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace kalos

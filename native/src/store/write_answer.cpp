@@ -6,29 +6,56 @@
 
 namespace kalos {
 
-Bytes pack_answers(std::span<const Bytes> messages) {
-  Bytes packed;
+namespace {
+
+// The top bit tells it from a length: no message has 2 GiB.
+constexpr uint32_t kFormWithDigest = 0x80000001;
+
+// Takes the first bytes off. False where there are not so many.
+bool take(std::span<const std::byte>& packed, void* into, size_t bytes) {
+  if (packed.size() < bytes) return false;
+  std::memcpy(into, packed.data(), bytes);
+  packed = packed.subspan(bytes);
+  return true;
+}
+
+}  // namespace
+
+Bytes pack_answer(const Hash128& digest, std::span<const Bytes> messages) {
+  size_t total = sizeof kFormWithDigest + digest.size();
+  for (const Bytes& message : messages) total += sizeof(uint32_t) + message.size();
+  Bytes packed(total);
+  std::byte* at = packed.data();
+  auto put = [&at](const void* data, size_t bytes) {
+    if (bytes != 0) std::memcpy(at, data, bytes);
+    at += bytes;
+  };
+  put(&kFormWithDigest, sizeof kFormWithDigest);
+  put(digest.data(), digest.size());
   for (const Bytes& message : messages) {
     auto bytes = static_cast<uint32_t>(message.size());
-    const auto* head = reinterpret_cast<const std::byte*>(&bytes);
-    packed.insert(packed.end(), head, head + sizeof bytes);
-    packed.insert(packed.end(), message.begin(), message.end());
+    put(&bytes, sizeof bytes);
+    put(message.data(), message.size());
   }
   return packed;
 }
 
-Result<std::vector<Bytes>> unpack_answers(std::span<const std::byte> packed) {
-  std::vector<Bytes> messages;
+Result<RememberedAnswer> unpack_answer(std::span<const std::byte> packed) {
+  const Error damaged{KALOS_STATUS_INTERNAL, "the remembered answer of this write id is damaged; nothing was done"};
+  RememberedAnswer answer;
+  uint32_t head = 0;
+  if (packed.size() >= sizeof head) std::memcpy(&head, packed.data(), sizeof head);
+  if (head == kFormWithDigest) {
+    packed = packed.subspan(sizeof head);
+    if (!take(packed, answer.digest.emplace().data(), sizeof(Hash128))) return damaged;
+  }
   while (!packed.empty()) {
     uint32_t bytes = 0;
-    if (packed.size() < sizeof bytes) return Error{KALOS_STATUS_INTERNAL, "a remembered answer is damaged"};
-    std::memcpy(&bytes, packed.data(), sizeof bytes);
-    packed = packed.subspan(sizeof bytes);
-    if (packed.size() < bytes) return Error{KALOS_STATUS_INTERNAL, "a remembered answer is damaged"};
-    messages.emplace_back(packed.begin(), packed.begin() + bytes);
+    if (!take(packed, &bytes, sizeof bytes) || packed.size() < bytes) return damaged;
+    answer.messages.emplace_back(packed.begin(), packed.begin() + bytes);
     packed = packed.subspan(bytes);
   }
-  return messages;
+  return answer;
 }
 
 Result<Bytes> answer_message(const WriteTask& task, std::span<const Bytes> writes, uint64_t commit_sequence) {

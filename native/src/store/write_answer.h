@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -13,9 +14,19 @@
 
 namespace kalos {
 
-// Packed: for each message a little-endian u32 length and its bytes.
-Bytes pack_answers(std::span<const Bytes> messages);
-Result<std::vector<Bytes>> unpack_answers(std::span<const std::byte> packed);
+// What is kept with a write id: which request it was, and a reply message for each of its writes.
+//
+//   u32 0x80000001, which no length is: the form
+//   16 bytes: the request's digest
+//   for each message its u32 length and its bytes
+//
+// Of the first form there are only the messages; an answer that is still in it has no digest.
+struct RememberedAnswer {
+  std::optional<Hash128> digest;
+  std::vector<Bytes> messages;
+};
+Bytes pack_answer(const Hash128& digest, std::span<const Bytes> messages);
+Result<RememberedAnswer> unpack_answer(std::span<const std::byte> packed);
 
 // The reply message of a task: its one operation's own, or the batch's with reads and writes in their places.
 Result<Bytes> answer_message(const WriteTask& task, std::span<const Bytes> writes, uint64_t commit_sequence);

@@ -123,7 +123,7 @@ Result<> WriteRunner::execute(WriteTask& task, bool group_changed_store, const s
   if (!message) return message.error();
   if (is_given) {
     task.changed_store = true;
-    Store::Remembered answer{next, pack_answers(replies)};
+    Store::Remembered answer{next, pack_answer(task.digest, replies)};
     if (auto kept = store_.remember_write(job.write_id, answer, wall_us()); !kept) return kept;
   }
   task.answer(std::move(*message));

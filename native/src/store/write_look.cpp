@@ -31,6 +31,16 @@ Error placed(const WriteJob& job, uint32_t position, Error error) {
 
 }  // namespace
 
+Hash128 WriteTask::digest_of(const WriteJob& job) {
+  if (!is_given(job.write_id)) return {};
+  // It is kept in the store: these numbers do not change.
+  kalos_opcode opcode = KALOS_OP_BATCH;
+  if (!job.is_batch && !job.operations.empty()) {
+    opcode = std::holds_alternative<DeleteRequest>(job.operations[0]) ? KALOS_OP_DELETE : KALOS_OP_UPSERT;
+  }
+  return hash_128(job.message, opcode);
+}
+
 void WriteTask::fail(const Error& error) noexcept {
   undo();
   answered = true;
@@ -104,19 +114,24 @@ Result<> WriteRunner::recall(WriteTask& task) {
   auto remembered = store_.recall_write(job.write_id, wall_us());
   if (!remembered) return remembered.error();
   if (!remembered->has_value()) return Unit{};
-  const Store::Remembered& answer = **remembered;
-  auto writes = unpack_answers(answer.reply);
-  if (!writes || writes->size() != job.operations.size()) {
-    return invalid("this write id was used before, for another request; make a new one for each write");
+  const uint64_t commit_sequence = (*remembered)->commit_sequence;
+  auto answer = unpack_answer((*remembered)->reply);
+  if (!answer) return answer.error();
+  // Of an older kalosd there is no digest.
+  if (answer->messages.size() != job.operations.size() || (answer->digest && *answer->digest != task.digest)) {
+    return invalid("this write id was used before, for another request (commit sequence " +
+                   std::to_string(commit_sequence) +
+                   "); this one was not done: make a new write id for each write, and send a write again as the same "
+                   "bytes");
   }
   if (!job.reads.empty()) {
     if (auto read = look_at_index(task); !read) {
       return Error{KALOS_STATUS_REPLY_GONE, "the batch was written (commit sequence " +
-                                                std::to_string(answer.commit_sequence) +
+                                                std::to_string(commit_sequence) +
                                                 "), but its reads cannot be answered any more: " + read.error().words};
     }
   }
-  auto message = answer_message(task, *writes, answer.commit_sequence);
+  auto message = answer_message(task, answer->messages, commit_sequence);
   if (!message) return message.error();
   task.answer(std::move(*message));
   return Unit{};

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/hash128.h"
 #include "base/result.h"
 #include "engine/index.h"
 #include "engine/jobs.h"
@@ -16,12 +17,16 @@
 namespace kalos {
 
 struct WriteTask {
+  // Reads the whole message: not for the writer's thread.
   WriteTask(std::unique_ptr<WriteJob> given, uint64_t of_lane)
-      : job(std::move(given)), lane(of_lane), queued_bytes(job->message.size() + 1024) {}
+      : job(std::move(given)), lane(of_lane), queued_bytes(job->message.size() + 1024), digest(digest_of(*job)) {}
 
   std::unique_ptr<WriteJob> job;
   const uint64_t lane;
   const uint64_t queued_bytes;  // what it takes of the queue until it is answered
+  // Of what was asked, where there is a write id: the message's bytes and what they are a request of. Of the bytes and not
+  // of their meaning, because nothing that they mean can then be forgotten here. A resend has the same.
+  const Hash128 digest;
   int64_t started_ns = 0;
 
   // Found by WriteRunner::look, per operation.
@@ -45,6 +50,9 @@ struct WriteTask {
   void fail(const Error& error) noexcept;
   void fail_by_exception() noexcept;  // in a catch block
   void undo() noexcept;               // what was executed was rolled back, and is not answered
+
+ private:
+  static Hash128 digest_of(const WriteJob& job);
 };
 
 // How much the index may still grow.

@@ -237,7 +237,7 @@ std::optional<MemoryRoom> Writer::short_room(uint64_t bytes) {
 void Writer::commit_together(std::span<WriteTask*> tasks) {
   if (store_.poisoned()) {
     for (WriteTask* task : tasks) {
-      if (std::ranges::find(unknown_, task->job->write_id) != unknown_.end()) {
+      if (std::ranges::find(unknown_, SentWrite{task->job->write_id, task->digest}) != unknown_.end()) {
         task->fail({KALOS_STATUS_UNKNOWN_OUTCOME,
                     "a flush to disk failed in this write: it may or may not be on disk; resend its write id after "
                     "kalosd was restarted"});
@@ -289,14 +289,14 @@ void Writer::commit_group(std::span<WriteTask*> tasks, const std::optional<Memor
     if (executed) return publish(std::move(publication));
     undo();
     if (executed.error().status == KALOS_STATUS_UNKNOWN_OUTCOME) {
-      return settle_unknown(tasks, std::move(publication.ids), executed.error());
+      return settle_unknown(tasks, std::move(publication.sent), executed.error());
     }
     if (tasks.size() == 1) return tasks[0]->fail(executed.error());
   } catch (const std::exception&) {
     undo();
     // It became so in the commit, and there was no memory to say it in words.
     if (store_.poisoned()) {
-      return settle_unknown(tasks, std::move(publication.ids), {KALOS_STATUS_UNKNOWN_OUTCOME, {}});
+      return settle_unknown(tasks, std::move(publication.sent), {KALOS_STATUS_UNKNOWN_OUTCOME, {}});
     }
     if (tasks.size() == 1) return tasks[0]->fail_by_exception();
   }
@@ -322,7 +322,8 @@ Result<> Writer::execute_group(std::span<WriteTask*> tasks, const std::optional<
   for (WriteTask* task : tasks) {
     std::ranges::move(task->changes, std::back_inserter(publication.changes));
     task->changes.clear();
-    if (task->job->write_id != WriteId{}) publication.ids.push_back(task->job->write_id);
+    const WriteId& id = task->job->write_id;
+    if (id != WriteId{}) publication.sent.push_back({id, task->digest});
     for (const CollectionInfo& info : task->infos) {
       if (info.id != 0) publication.collections.push_back(&info);
     }
@@ -345,8 +346,8 @@ void Writer::set_aside(Publication& publication) {
   publication.reserve.emplace(bytes);
 }
 
-void Writer::settle_unknown(std::span<WriteTask*> tasks, std::vector<WriteId> ids, const Error& error) {
-  unknown_ = std::move(ids);  // once: nothing is committed after it
+void Writer::settle_unknown(std::span<WriteTask*> tasks, std::vector<SentWrite> sent, const Error& error) {
+  unknown_ = std::move(sent);  // once: nothing is committed after it
   for (WriteTask* task : tasks) task->fail(error);
 }
 

@@ -77,13 +77,18 @@ class Writer {
   const Counters& counters() const { return counters_; }
 
  private:
+  struct SentWrite {
+    WriteId id{};
+    Hash128 digest{};
+    bool operator==(const SentWrite&) const = default;
+  };
   // A group between its execution and its end: whatever the commit and what follows need, taken before it.
   struct Publication {
     std::vector<Change> changes;
     std::vector<const CollectionInfo*> collections;  // whose rows are changed
-    std::optional<CollectionInfo> added;  // of such a change, which is alone; as long as it may be tried again
-    uint64_t dropped = 0;                 // likewise
-    std::vector<WriteId> ids;
+    std::optional<CollectionInfo> added;   // of such a change, which is alone; as long as it may be tried again
+    uint64_t dropped = 0;                  // likewise
+    std::vector<SentWrite> sent;           // of the writes that have a write id
     std::optional<MemoryReserve> reserve;  // given back when the index is changed
     bool changed = false;                  // else there is nothing to commit
   };
@@ -96,7 +101,7 @@ class Writer {
   void commit_alone(std::span<WriteTask*> tasks);
   Result<> execute_group(std::span<WriteTask*> tasks, const std::optional<MemoryRoom>& room, Publication& publication);
   void set_aside(Publication& publication);
-  void settle_unknown(std::span<WriteTask*> tasks, std::vector<WriteId> ids, const Error& error);
+  void settle_unknown(std::span<WriteTask*> tasks, std::vector<SentWrite> sent, const Error& error);
   void finish(WriteTask& task);
   void publish(Publication publication) noexcept;
   size_t apply(Publication& publication, uint64_t sequence) noexcept;
@@ -119,7 +124,7 @@ class Writer {
 
   // The writer's thread only.
   WriteQueue::Tasks group_;           // that is being served
-  std::vector<WriteId> unknown_;      // writes whose outcome nobody knows; a resend is told so
+  std::vector<SentWrite> unknown_;    // writes whose outcome nobody knows; a resend is told so
   int64_t checkpoint_at_ns_ = 0;      // 0: nothing was committed since the last one
   int64_t expiry_not_before_us_ = 0;  // after a failure
 
