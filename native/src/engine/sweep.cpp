@@ -9,6 +9,7 @@ namespace {
 
 // Enough that scoring in between is rare, little enough that 64 queries over a million equal rows stay in bounds.
 constexpr size_t fewest_survivors_kept = 16384;
+constexpr uint32_t most_in_order = 512;  // rows narrowed by their bounds, before the others as they lie
 
 }  // namespace
 
@@ -104,24 +105,35 @@ void Sweep::narrow() {
   ordered_.resize(window_);
   uint32_t found = kernels_.at_least(upper_.get(), filled_, CodedQuery::threshold(threshold_), places_.data());
   order(found);
-  // A few at a time: the low planes of some are on their way while others are summed.
-  for (uint32_t i = 0; i < found;) {
+  narrow(ordered_.data(), std::min(found, most_in_order));
+  if (found > most_in_order) {
+    // The best have raised the threshold as far as it goes. Those that still reach it are many, and are read as they lie
+    // in memory: in the order of their bounds, each would be a cache miss.
+    for (uint32_t i = 0; i < most_in_order; ++i) upper_[ordered_[i]] = -std::numeric_limits<float>::infinity();
+    found = kernels_.at_least(upper_.get(), filled_, CodedQuery::threshold(threshold_), places_.data());
+    narrow(places_.data(), found);
+  }
+  stretches_.clear();
+  filled_ = 0;
+}
+
+// A few at a time: the low planes of some are on their way while others are summed.
+void Sweep::narrow(const uint32_t* places, uint32_t count) {
+  for (uint32_t i = 0; i < count;) {
     const float threshold = CodedQuery::threshold(threshold_);
     const Stretch* stretch = nullptr;
     Few few;
-    for (; i < found && few.count < few.most; ++i) {
-      if (upper_[ordered_[i]] < threshold) continue;
-      const Stretch& its = stretch_of(ordered_[i]);
+    for (; i < count && few.count < few.most; ++i) {
+      if (upper_[places[i]] < threshold) continue;
+      const Stretch& its = stretch_of(places[i]);
       if (stretch && stretch != &its) break;
       stretch = &its;
-      few.places[few.count] = ordered_[i];
-      few.rows[few.count++] = its.first_row + (ordered_[i] - its.start);
+      few.places[few.count] = places[i];
+      few.rows[few.count++] = its.first_row + (places[i] - its.start);
     }
     if (few.count != 0) narrow(*stretch, few);
     if (survivors_.size() > most_survivors_) score_survivors();
   }
-  stretches_.clear();
-  filled_ = 0;
 }
 
 // ordered_ := the places found, higher bounds before lower ones, roughly: by which of many equal steps between the

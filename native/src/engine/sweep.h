@@ -113,6 +113,7 @@ class Sweep {
   void look_at_columns(const Stretch& stretch, uint32_t row, uint32_t groups, uint64_t among, uint32_t columns);
   void order(uint32_t found);
   const Stretch& stretch_of(uint32_t place) const;
+  void narrow(const uint32_t* places, uint32_t count);
   void narrow(const Stretch& stretch, const Few& few);
   void at_least(LowerBounds& bounds, double key);
   void score_survivors();
