@@ -369,6 +369,20 @@ namespace {
 
 constexpr int kRowsOfBatch = 10;
 
+std::string name_space_of(uint8_t batch) { return std::string("\0\1", 2) + static_cast<char>(batch); }
+
+// In two operations, so that dying in the middle of a transaction is possible. Resent it is the same, byte for byte.
+std::unique_ptr<WriteJob> numbered_batch(uint64_t collection, uint8_t batch) {
+  std::vector<RowSpec> rows;
+  for (int i = 0; i < kRowsOfBatch; ++i) rows.push_back({std::to_string(i), std::string(300, 't')});
+  auto job = new_job({batch});
+  job->operations.push_back(upsert(*job, collection, rows, name_space_of(batch)));
+  job->operations.push_back(delete_ids(*job, collection, {"nobody"}, name_space_of(batch)));
+  job->is_batch = true;
+  job->write_positions = {0, 1};
+  return job;
+}
+
 // The child: writes batches of ten rows, batch n into namespace n, and says through the pipe which were acknowledged.
 [[noreturn]] void write_until_killed(const Scratch& scratch, const std::string& failpoint_spec, int pipe) {
   arm_failpoint(failpoint_spec);
@@ -379,16 +393,7 @@ constexpr int kRowsOfBatch = 10;
   if (!database) _exit(9);
   uint64_t id = json::parse(words(write(**database, open_job("c", 3))))["id"];
   for (uint8_t batch = 1; batch < 60; ++batch) {
-    std::vector<RowSpec> rows;
-    for (int i = 0; i < kRowsOfBatch; ++i) rows.push_back({std::to_string(i), std::string(300, 't')});
-    auto job = new_job({batch});
-    const std::string name_space = std::string("\0\1", 2) + static_cast<char>(batch);
-    job->operations.push_back(upsert(*job, id, rows, name_space));
-    // In two operations, so that dying in the middle of a transaction is possible.
-    job->operations.push_back(delete_ids(*job, id, {"nobody"}, name_space));
-    job->is_batch = true;
-    job->write_positions = {0, 1};
-    if (write(**database, std::move(job)).status != KALOS_STATUS_OK) _exit(8);
+    if (write(**database, numbered_batch(id, batch)).status != KALOS_STATUS_OK) _exit(8);
     if (::write(pipe, &batch, 1) != 1) _exit(7);
   }
   _exit(0);
@@ -424,7 +429,6 @@ TEST(kill_9_at_failpoints) {
     wait_until_ready(*database);
     if (database->collections().empty()) continue;  // died before anything was acknowledged
     uint64_t id = database->collections()[0].id;
-    auto name_space_of = [](uint8_t n) { return std::string("\0\1", 2) + static_cast<char>(n); };
     for (uint8_t n = 1; n <= acknowledged; ++n) CHECK_EQ(10u, count_rows(*database, id, name_space_of(n)));
     uint8_t next = static_cast<uint8_t>(acknowledged + 1);
     uint64_t in_flight = count_rows(*database, id, name_space_of(next));
@@ -433,14 +437,7 @@ TEST(kill_9_at_failpoints) {
     if (std::string(spec) == "after_commit:12" || std::string(spec) == "after_publish:20") CHECK_EQ(10u, in_flight);
     if (std::string(spec) == "before_commit:12") CHECK_EQ(0u, in_flight);
     uint64_t before = database->commit_sequence();
-    auto job = new_job({next});
-    std::vector<RowSpec> rows;
-    for (int i = 0; i < kRowsOfBatch; ++i) rows.push_back({std::to_string(i), "again"});
-    job->operations.push_back(upsert(*job, id, rows, name_space_of(next)));
-    job->operations.push_back(delete_ids(*job, id, {"nobody"}, name_space_of(next)));
-    job->is_batch = true;
-    job->write_positions = {0, 1};
-    Reply reply = write(*database, std::move(job));
+    Reply reply = write(*database, numbered_batch(id, next));
     CHECK_EQ(KALOS_STATUS_OK, reply.status);
     CHECK_EQ(10u, parse(parse_batch(reply)[0]).count);
     CHECK_EQ(in_flight == 10 ? before : before + 1, database->commit_sequence());
