@@ -66,13 +66,13 @@ def _value(value: Any) -> Any:
 
 def _list(name: str, key: str, values: Any) -> list[Any]:
     if not isinstance(values, (list, tuple, set, frozenset)):
-        raise InvalidRequest(f"filter[{key!r}]: {name} takes a list of values, not {shown(values)}")
+        raise InvalidRequest(f"filter[{shown(key)}]: {name} takes a list of values, not {shown(values)}")
     return [_value(value) for value in values]
 
 
 def _text(name: str, key: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidRequest(f"filter[{key!r}]: {name} takes a str, not {shown(value)}")
+        raise InvalidRequest(f"filter[{shown(key)}]: {name} takes a str, not {shown(value)}")
     return value
 
 
@@ -105,7 +105,9 @@ def _nin(key: str, values: Any) -> Filter:
 def _between(key: str, bounds: Any) -> Filter:
     ends = _list("$between", key, bounds)
     if len(ends) != 2:
-        raise InvalidRequest(f"filter[{key!r}]: $between takes two values, the least and the most, not {shown(bounds)}")
+        raise InvalidRequest(
+            f"filter[{shown(key)}]: $between takes two values, the least and the most, not {shown(bounds)}"
+        )
     return {key: {"$gte": ends[0], "$lte": ends[1]}}
 
 
@@ -126,7 +128,7 @@ def _like(key: str, pattern: Any) -> Filter:
     if wild_end:
         return _begins_with(key, text)
     if wild_start:
-        raise InvalidRequest(f"filter[{key!r}]: $like {pattern!r}: Kalos cannot look for how a string ends")
+        raise InvalidRequest(f"filter[{shown(key)}]: $like {shown(pattern)}: Kalos cannot look for how a string ends")
     return {key: {"$eq": text}}
 
 
@@ -134,7 +136,9 @@ def _ilike(key: str, pattern: Any) -> Filter:
     text, wild_start, wild_end = _pattern("$ilike", key, pattern)
     if wild_start and wild_end:
         return {key: {"$icontains": text, **_OF_A_STRING}}
-    raise InvalidRequest(f"filter[{key!r}]: $ilike {pattern!r}: without regard to case Kalos knows only '%text%'")
+    raise InvalidRequest(
+        f"filter[{shown(key)}]: $ilike {shown(pattern)}: without regard to case Kalos knows only '%text%'"
+    )
 
 
 def _pattern(name: str, key: str, pattern: Any) -> tuple[str, bool, bool]:
@@ -145,14 +149,17 @@ def _pattern(name: str, key: str, pattern: Any) -> tuple[str, bool, bool]:
     for character in characters:
         if character == "_":
             raise InvalidRequest(
-                f"filter[{key!r}]: {name} {pattern!r}: Kalos has no _ for any one character; write \\_ if it is meant"
+                f"filter[{shown(key)}]: {name} {shown(pattern)}: Kalos has no _ for any one character; "
+                "write \\_ if it is meant"
             )
         if character == "%":
             wild.append(len(parts))
             continue
         parts.append(next(characters, "\\") if character == "\\" else character)
     if any(0 < place < len(parts) for place in wild):
-        raise InvalidRequest(f"filter[{key!r}]: {name} {pattern!r}: Kalos knows % at the start and the end only")
+        raise InvalidRequest(
+            f"filter[{shown(key)}]: {name} {shown(pattern)}: Kalos knows % at the start and the end only"
+        )
     if not parts:
         return "", bool(wild), bool(wild)
     return "".join(parts), 0 in wild, len(parts) in wild
@@ -180,12 +187,14 @@ def _operators(key: str, operators: Mapping[Any, Any], known: Mapping[str, Calla
     for name, operand in operators.items():
         if name == "$not":
             if not isinstance(operand, Mapping) or not _are_operators(operand):
-                raise InvalidRequest(f"filter[{key!r}]: $not takes a dict of operators, not {shown(operand)}")
+                raise InvalidRequest(f"filter[{shown(key)}]: $not takes a dict of operators, not {shown(operand)}")
             filters.append(_none([_operators(key, operand, known)]))
         elif name in known:
             filters.append(known[name](key, operand))
         else:
-            raise InvalidRequest(f"filter[{key!r}]: unknown operator {shown(name)}; known are {', '.join(known)}, $not")
+            raise InvalidRequest(
+                f"filter[{shown(key)}]: unknown operator {shown(name)}; known are {', '.join(known)}, $not"
+            )
     return _all(filters)
 
 
@@ -197,7 +206,7 @@ def _key(key: object) -> str:
     if not isinstance(key, str):
         raise InvalidRequest(f"filter: keys are str, not {shown(key)}")
     if key.startswith("$"):
-        raise InvalidRequest(f"filter: {key!r} stands where a metadata key is expected; a key cannot begin with $")
+        raise InvalidRequest(f"filter: {shown(key)} stands where a metadata key is expected; a key cannot begin with $")
     return key
 
 
@@ -342,8 +351,8 @@ def _langgraph_value(path: str, value: Any) -> Filter:
         return _all([{path: {"$subset": {}}}, *members])
     if isinstance(value, (list, tuple)) and not _is_plain(value):
         raise InvalidRequest(
-            f"filter[{path!r}]: a list that holds objects would match lists of larger objects, which Kalos cannot look"
-            ' for; {"$eq": [...]} looks for exactly this list'
+            f"filter[{shown(path)}]: a list that holds objects would match lists of larger objects, which Kalos cannot "
+            'look for; {"$eq": [...]} looks for exactly this list'
         )
     return _eq(path, value)
 
@@ -359,7 +368,9 @@ def _is_plain(value: Any) -> bool:
 
 def _member(path: str, key: object) -> str:
     if not isinstance(key, str) or "." in key:
-        raise InvalidRequest(f"filter[{path!r}]: the key {shown(key)} within an object cannot be looked for by a path")
+        raise InvalidRequest(
+            f"filter[{shown(path)}]: the key {shown(key)} within an object cannot be looked for by a path"
+        )
     return key
 
 

@@ -48,13 +48,13 @@ def kalosd_left(*places: str | os.PathLike[str]) -> dict[int, str]:
     """Processes that serve a data directory below one of these places: pid -> data directory."""
     below = tuple(os.path.join(os.path.realpath(place), "") for place in places)
     found = {}
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for pid in filter(str.isdigit, os.listdir("/proc")):  # not glob(): it fails when one ends while it looks
         with suppress(OSError):
-            words = path.read_bytes().decode(errors="replace").split("\0")
+            words = Path("/proc", pid, "cmdline").read_bytes().decode(errors="replace").split("\0")
             if "--data-dir" in words[:-1]:
                 data_dir = words[words.index("--data-dir") + 1]
                 if os.path.join(os.path.realpath(data_dir), "").startswith(below):
-                    found[int(path.parent.name)] = data_dir
+                    found[int(pid)] = data_dir
     return found
 
 

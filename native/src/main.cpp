@@ -9,11 +9,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <optional>
 #include <string>
 
 #include "base/log.h"
 #include "base/utf8.h"
+#include "compute/cpu/kernels.h"
 #include "serve/abi_table.h"
 #include "serve/server.h"
 
@@ -131,7 +133,7 @@ ServerOptions parse(int argc, char** argv) {
               [&](const char* value) { options.memory_limit_bytes = size_option("KALOS_MEMORY", value); });
   environment("KALOS_IDLE_S", [&](const char* value) { options.idle_s = number_option("KALOS_IDLE_S", value); });
   environment("KALOS_KERNELS", [&](std::string_view value) {
-    if (value != "portable" && value != "avx2" && value != "avx512") {
+    if (std::ranges::find(kernel_names, value) == std::end(kernel_names)) {
       bad_usage("KALOS_KERNELS is \"" + std::string(value) + "\", expected portable, avx2 or avx512");
     }
   });

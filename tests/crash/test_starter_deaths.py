@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,34 +20,43 @@ STARTERS = 4
 
 
 @pytest.fixture
-def gate(kalosd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Kalosd is started through a gate: until this file is there it has done nothing yet."""
+def open_gate(kalosd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Kalosd is started through a gate, and has done nothing yet until it is opened. The gate is a pipe that nobody
+    writes to: the shell waits in its open() without any process of its own, which would be counted for one more."""
     gate = tmp_path / "gate"
+    os.mkfifo(gate)
     slow = tmp_path / "slow-kalosd"
-    slow.write_text(f'#!/bin/sh\nwhile [ ! -e {gate} ]; do sleep 0.01; done\nexec {kalosd} "$@"\n')
+    slow.write_text(f'#!/bin/sh\n: < {gate}\nexec {kalosd} "$@"\n')
     slow.chmod(0o755)
     monkeypatch.setenv("KALOSD", str(slow))
     monkeypatch.setenv("KALOS_IDLE_S", "1")
-    return gate
+    with ExitStack() as until_the_end:
+
+        def open_gate() -> None:
+            until_the_end.callback(os.close, os.open(gate, os.O_RDWR))
+
+        yield open_gate
+        open_gate()  # also for a test that failed: nothing may wait there for ever
 
 
 def kill_starters(where: str, started: Callable[[], int], count: int) -> None:
     """Each is killed as soon as it has started its own, which is still before the gate."""
     code = "import sys, kalos_memory as kalos; kalos.connect(sys.argv[1])"
     for number in range(count):
-        process = subprocess.Popen([sys.executable, "-c", code, where])
-        wait_until(lambda wanted=number + 1: started() == wanted, "kalosd is started")  # type: ignore[misc]
-        process.kill()
-        process.wait(60)
+        with subprocess.Popen([sys.executable, "-c", code, where]) as process:
+            try:
+                wait_until(lambda wanted=number + 1: started() == wanted, "kalosd is started")  # type: ignore[misc]
+            finally:
+                process.kill()
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["nobody comes", "a client comes"])
-def test_starters_are_killed(gate: Path, data_dir: str, used: bool) -> None:
+def test_starters_are_killed(open_gate: Callable[[], None], data_dir: str, used: bool) -> None:
     """Several in a row, each of which finds nobody there. Whoever comes gets the one that is left, and while it is used
     it does not end."""
     kill_starters(data_dir, lambda: len(kalosd_left(data_dir)), STARTERS)
     assert _sidecar.lock_holder(data_dir) is None
-    gate.touch()
+    open_gate()
     if used:
         with kalos.connect(data_dir, timeout=30) as client:
             wait_until(lambda: len(kalosd_left(data_dir)) == 1, "all but one have ended")
@@ -62,7 +72,7 @@ def test_starters_are_killed(gate: Path, data_dir: str, used: bool) -> None:
         assert [found["name"] for found in client.collections()] == (["notes"] if used else [])
 
 
-def test_the_starter_of_a_private_sidecar_is_killed(gate: Path) -> None:
+def test_the_starter_of_a_private_sidecar_is_killed(open_gate: Callable[[], None]) -> None:
     """Nobody can ever connect to it: it ends without having waited for anyone, and its directory goes with it."""
     place = os.environ["TMPDIR"]
     before = set(kalosd_left(place))
@@ -73,6 +83,6 @@ def test_the_starter_of_a_private_sidecar_is_killed(gate: Path) -> None:
     kill_starters(":memory:", lambda: len(started()), 1)
     (directory,) = started().values()
     assert os.path.isdir(directory)
-    gate.touch()
+    open_gate()
     wait_until(lambda: not started(), "it ends")
     assert not os.path.exists(directory)

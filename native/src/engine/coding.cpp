@@ -25,15 +25,19 @@ float down(double value) { return -up(-value); }
 // Sums that the compiler may keep in one register. The order is of no matter: bounds allow for it.
 constexpr size_t parts = 8;
 
+inline double total(const double (&partial)[parts]) {
+  double sum = 0;
+  for (double part : partial) sum += part;
+  return sum;
+}
+
 template <class Term>
 inline double sum(size_t count, Term term) {
   double partial[parts] = {};
   for (size_t i = 0; i < count; i += parts) {
     for (size_t j = 0; j < parts; ++j) partial[j] += term(i + j);
   }
-  double total = 0;
-  for (double part : partial) total += part;
-  return total;
+  return total(partial);
 }
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
@@ -88,11 +92,7 @@ KALOS_FAST_CLONES Distances distances(const double* centred, const float* scale,
       sums[5][j] += high_value * high_value;
     }
   }
-  double totals[6] = {};
-  for (int which = 0; which < 6; ++which) {
-    for (double part : sums[which]) totals[which] += part;
-  }
-  return {totals[0], totals[1], totals[2], totals[3], totals[4], totals[5]};
+  return {total(sums[0]), total(sums[1]), total(sums[2]), total(sums[3]), total(sums[4]), total(sums[5])};
 }
 
 // codes := scaled / step, rounded; returns the sum of the squares of what is left.
@@ -107,9 +107,7 @@ KALOS_FAST_CLONES double quantize(const double* scaled, double step, double inve
       left[j] += difference * difference;
     }
   }
-  double total = 0;
-  for (double part : left) total += part;
-  return total;
+  return total(left);
 }
 
 void write_planes(const uint8_t* codes, uint32_t quads, const CodePlace& place) {
@@ -123,14 +121,19 @@ void write_planes(const uint8_t* codes, uint32_t quads, const CodePlace& place) 
   }
 }
 
+// That changes nothing.
+std::shared_ptr<Coding> neutral_coding(size_t width) {
+  auto coding = std::make_shared<Coding>();
+  coding->mean.assign(width, 0);
+  coding->scale.assign(width, 1);
+  coding->inverse_scale.assign(width, 1);
+  return coding;
+}
+
 }  // namespace
 
 Coder::Coder(uint32_t dimension, kalos_metric metric) : dimension_(dimension), metric_(metric) {
-  auto coding = std::make_shared<Coding>();
-  coding->mean.assign(padded(), 0);
-  coding->scale.assign(padded(), 1);
-  coding->inverse_scale.assign(padded(), 1);
-  coding_ = std::move(coding);
+  coding_ = neutral_coding(padded());
   centred_.resize(padded());
   scaled_.resize(padded());
   codes_.resize(padded());
@@ -138,11 +141,8 @@ Coder::Coder(uint32_t dimension, kalos_metric metric) : dimension_(dimension), m
 
 void Coder::learn(std::span<const SampleRow> rows) {
   ++times_learned_;
-  auto coding = std::make_shared<Coding>();
-  size_t width = padded();
-  coding->mean.assign(width, 0);
-  coding->scale.assign(width, 1);
-  coding->inverse_scale.assign(width, 1);
+  const size_t width = padded();
+  auto coding = neutral_coding(width);
   std::vector<double> squares(width, 0), spread(width, 0);
   size_t taken = 0;
   for (const SampleRow& row : rows) {
@@ -317,7 +317,16 @@ float CodedQuery::threshold(double key) {
 CodedQuery::Range CodedQuery::range(int32_t high_sum, int32_t low_sum, const CodeBounds& bounds) const {
   // S = 2 * (16 a.h) - 241 sum(a), so that 16 a.h = (S + 241 sum(a)) / 2, and a.c = 16 a.h + a.low - 128 sum(a).
   int64_t high = (int64_t{high_sum} + int64_t{twice_the_middle} * code_query_.sum) / 2;
-  double product = double(high + low_sum - 128 * int64_t{code_query_.sum});
+  return around(double(high + low_sum - 128 * int64_t{code_query_.sum}), bounds);
+}
+
+double CodedQuery::lower(int32_t high_sum, const float* columns, float reach) const {
+  const float square = metric_ == KALOS_METRIC_L2 ? columns[2 * rows_a_group] : 0;
+  return around(double(high_sum) / 2, {columns[0], columns[rows_a_group], reach, square}).lower;
+}
+
+// product: of the query's code and the row's, or the middle of what its high plane leaves open.
+CodedQuery::Range CodedQuery::around(double product, const CodeBounds& bounds) const {
   double estimate = double(bounds.scale) * step_ * product;
   double slack = double(bounds.reach) * slack_;
   if (metric_ != KALOS_METRIC_L2) {
@@ -329,18 +338,6 @@ CodedQuery::Range CodedQuery::range(int32_t high_sum, int32_t low_sum, const Cod
   double nearest = std::sqrt(std::max(0.0, squared - slop)) * (1 - rounding) - double(bounds.error) * (1 + rounding);
   double farthest = std::sqrt(std::max(0.0, squared + slop)) * (1 + rounding) + double(bounds.error) * (1 + rounding);
   return {-farthest, -nearest};
-}
-
-double CodedQuery::lower(int32_t high_sum, const float* columns, double reach) const {
-  double scale = columns[0], error = columns[rows_a_group];
-  double estimate = scale * step_ * double(high_sum) / 2;
-  double slack = reach * slack_;
-  if (metric_ != KALOS_METRIC_L2) {
-    return at_mean_ + estimate - weight_ * (1 + rounding) * error - slack - 0x1p-100;
-  }
-  double square = columns[2 * rows_a_group];
-  double squared = at_mean_ + square - 2 * estimate + 2 * slack + 0x1p-22 * square + rounding * at_mean_ + 0x1p-100;
-  return -(std::sqrt(std::max(0.0, squared)) + error) * (1 + rounding);
 }
 
 }  // namespace kalos

@@ -12,8 +12,8 @@
 //
 // and the query's own rounding D q = t a + r, a in [-127, 127], adds at most s |c| |r|. All bounds hold for the
 // canonical scores as computed in double, not only for true ones: errors are raised by 2^-40 of the lengths, where 8192
-// components summed in 32 parts err by less than 2^-44. What was tried and failed: bounds by norms instead of the
-// triangle (useless away from the origin), codes without a centre (one outlier dimension: thousands of rows survive).
+// components summed in 32 parts err by less than 2^-44. Bounds by norms instead of the triangle would be useless away
+// from the origin, where the norms are large and the differences small.
 //
 // The method is that of a filter-and-refine exact search over a quantized copy (the VA-file: Weber, Schek, Blott, 1998).
 #pragma once
@@ -117,9 +117,11 @@ class CodedQuery {
   };
   Range range(int32_t high_sum, int32_t low_sum, const CodeBounds& bounds) const;
   // The lower end of what its high plane alone tells. columns: those of the row's group, from its own place on.
-  double lower(int32_t high_sum, const float* columns, double reach) const;
+  double lower(int32_t high_sum, const float* columns, float reach) const;
 
  private:
+  Range around(double product, const CodeBounds& bounds) const;
+
   kalos_metric metric_;
   const Coding* coding_;
   std::vector<int8_t> halves_;

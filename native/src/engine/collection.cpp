@@ -177,10 +177,10 @@ bool Collection::remove(std::string_view namespace_key, std::string_view id) {
 uint64_t Collection::bytes_of(uint32_t dimension, size_t id_bytes, size_t text_bytes, size_t metadata_bytes) {
   constexpr uint64_t bytes_of_an_id_slot = 8;
   constexpr uint64_t slots_a_row = 3;  // at most: just after the table of ids doubled
-  // Vector, codes of as many bytes as components, bounds and norm; a namespace's last chunk may have an eighth to spare.
+  // Vector, codes of as many bytes as components, bounds and norm; a small table may have a quarter to spare.
   constexpr uint64_t bytes_beside_a_vector = sizeof(double) + sizeof(CodeBounds) + 3 * sizeof(float);
   uint64_t vector = 0;
-  if (dimension != 0) vector = (padded_dimension(dimension) * (sizeof(float) + 1) + bytes_beside_a_vector) * 9 / 8;
+  if (dimension != 0) vector = (padded_dimension(dimension) * (sizeof(float) + 1) + bytes_beside_a_vector) * 5 / 4;
   return vector + sizeof(RowEntry) + slots_a_row * bytes_of_an_id_slot +
          Arena::record_bytes(id_bytes, text_bytes, metadata_bytes);
 }

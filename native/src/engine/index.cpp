@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "compute/cpu/kernels.h"
 #include "engine/pass.h"
 #include "engine/planner.h"
 #include "engine/reply.h"

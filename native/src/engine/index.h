@@ -14,7 +14,7 @@
 #include "base/cpus.h"
 #include "engine/collection.h"
 #include "engine/jobs.h"
-#include "engine/sweep.h"
+#include "engine/sweep_counts.h"
 
 namespace kalos {
 

@@ -7,12 +7,12 @@
 #include "compute/device.h"
 #include "engine/collection.h"
 #include "engine/reply.h"
+#include "engine/sweep_counts.h"
 
 namespace kalos {
 
 class ScanPool;
 class Planner;
-struct SweepCounts;
 
 struct Snapshot {
   uint64_t commit_sequence = 0;

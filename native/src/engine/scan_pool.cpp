@@ -1,7 +1,7 @@
 #include "engine/scan_pool.h"
 
-#include <new>
 #include <system_error>
+#include <utility>
 
 #include "base/cpus.h"
 
@@ -38,15 +38,10 @@ void ScanPool::run(const std::function<void(uint32_t)>& work) {
     std::lock_guard lock(mutex_);
     work_ = &work;
     ++pass_;
-    out_of_memory_ = false;
+    thrown_ = nullptr;
   }
   wake_.notify_all();
-  bool failed = false;
-  try {
-    work(0);
-  } catch (const std::bad_alloc&) {
-    failed = true;
-  }
+  std::exception_ptr thrown = try_to(work, 0);
   std::unique_lock lock(mutex_);
   work_ = nullptr;
   lock.unlock();
@@ -54,7 +49,17 @@ void ScanPool::run(const std::function<void(uint32_t)>& work) {
   for (int i = 0; i < polls_before_sleeping && inside_.load(std::memory_order_acquire) != 0; ++i) relax();
   lock.lock();
   left_.wait(lock, [this] { return inside_ == 0; });
-  if (failed || out_of_memory_) throw std::bad_alloc();
+  if (!thrown) thrown = std::exchange(thrown_, nullptr);
+  if (thrown) std::rethrow_exception(thrown);
+}
+
+std::exception_ptr ScanPool::try_to(const std::function<void(uint32_t)>& work, uint32_t number) noexcept {
+  try {
+    work(number);
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
 }
 
 void ScanPool::help(uint32_t number) {
@@ -67,14 +72,9 @@ void ScanPool::help(uint32_t number) {
     const auto& work = *work_;
     ++inside_;
     lock.unlock();
-    bool failed = false;
-    try {
-      work(number);
-    } catch (const std::bad_alloc&) {
-      failed = true;
-    }
+    std::exception_ptr thrown = try_to(work, number);
     lock.lock();
-    out_of_memory_ = out_of_memory_ || failed;
+    if (thrown) thrown_ = std::move(thrown);
     if (--inside_ == 0) left_.notify_one();
   }
 }

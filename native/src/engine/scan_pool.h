@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -23,12 +24,14 @@ class ScanPool {
 
   // Calls work(0) on this thread and work(1), work(2), ... on as many others as come in time: one that wakes up after
   // work(0) has returned is not waited for, so the work has to be shared out as it is done. One pass at a time. Throws
-  // std::bad_alloc where one of them did.
+  // what one of them threw, once all have returned.
   void run(const std::function<void(uint32_t)>& work);
 
  private:
   void start();
   void help(uint32_t number);
+  // Calls it; what it threw, or null.
+  static std::exception_ptr try_to(const std::function<void(uint32_t)>& work, uint32_t number) noexcept;
 
   const uint32_t threads_;
   std::vector<std::thread> helpers_;
@@ -37,7 +40,7 @@ class ScanPool {
   const std::function<void(uint32_t)>* work_ = nullptr;  // null: no pass, or one that nobody may join any more
   uint64_t pass_ = 0;
   std::atomic<uint32_t> inside_ = 0;
-  bool out_of_memory_ = false;
+  std::exception_ptr thrown_;  // by a helper, in this pass
   bool stopping_ = false;
 };
 

@@ -59,6 +59,8 @@ void Sweep::scan(const Namespace& owner, const RowTable::Run& run, uint32_t at, 
   if (!upper_) {
     upper_ = std::make_unique_for_overwrite<float[]>(window_);
     sums_ = std::make_unique_for_overwrite<int32_t[]>(window_);
+    places_ = std::make_unique_for_overwrite<uint32_t[]>(window_);
+    ordered_ = std::make_unique_for_overwrite<uint32_t[]>(window_);
   }
   bool goes_on = !stretches_.empty() && stretches_.back().run.groups == run.groups &&
                  stretches_.back().first_row + (filled_ - stretches_.back().start) == at;
@@ -101,17 +103,15 @@ void Sweep::look_at_columns(const Stretch& stretch, uint32_t row, uint32_t group
 
 void Sweep::narrow() {
   if (filled_ == 0) return;
-  places_.resize(window_);
-  ordered_.resize(window_);
-  uint32_t found = kernels_.at_least(upper_.get(), filled_, CodedQuery::threshold(threshold_), places_.data());
+  uint32_t found = kernels_.at_least(upper_.get(), filled_, CodedQuery::threshold(threshold_), places_.get());
   order(found);
-  narrow(ordered_.data(), std::min(found, most_in_order));
+  narrow(ordered_.get(), std::min(found, most_in_order));
   if (found > most_in_order) {
     // The best have raised the threshold as far as it goes. Those that still reach it are many, and are read as they lie
     // in memory: in the order of their bounds, each would be a cache miss.
     for (uint32_t i = 0; i < most_in_order; ++i) upper_[ordered_[i]] = -std::numeric_limits<float>::infinity();
-    found = kernels_.at_least(upper_.get(), filled_, CodedQuery::threshold(threshold_), places_.data());
-    narrow(places_.data(), found);
+    found = kernels_.at_least(upper_.get(), filled_, CodedQuery::threshold(threshold_), places_.get());
+    narrow(places_.get(), found);
   }
   stretches_.clear();
   filled_ = 0;

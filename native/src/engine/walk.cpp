@@ -15,7 +15,7 @@ namespace {
 constexpr size_t most_lanes_a_walk = 256;            // queries that pass over a block together
 constexpr size_t most_candidates_a_walk = 1u << 20;  // all their lists
 
-constexpr uint64_t rows_built_a_search = 1u << 18;  // into columns: some tens of milliseconds
+constexpr uint64_t rows_built_a_search = 1u << 18;  // into the columns of a table
 constexpr uint32_t largest_window = 65536, smallest_window = 2048;
 
 // Does a row count for this member: is it there, and does the filter match, unless masks have said so?
@@ -116,43 +116,24 @@ class Walk {
     for (Filtered& filtered : members_) {
       if (filtered.member->request->explain) count_matches(filtered);
     }
-    for (uint32_t owner = 0; owner < scope_.size(); ++owner) {
-      const auto runs = uint32_t(scope_[owner]->vectors().run_count());
-      for (uint32_t run = 0; run < runs && anyone_wants(owner); ++run) stops_.push_back({owner, run});
-    }
-    const CodeShape shape = collection_.coder().shape();
-    uint64_t rows = 0;
-    for (const Stop& stop : stops_) rows += scope_[stop.owner]->vectors().run(stop.run).count;
-    const uint64_t bytes = rows * (shape.group_bytes() / rows_a_group) * lanes_.size();
-    for (Filtered& filtered : members_) {
-      for (Plan one : {Plan::one_thread, Plan::all_threads}) {
-        filtered.member->expected_ns[size_t(one)] = snapshot_.planner->expected_ns(one, bytes);
-      }
-    }
-    const Plan plan = snapshot_.planner->choose(bytes, can_share());
+    const uint64_t bytes = list_stops() * (collection_.coder().shape().group_bytes() / rows_a_group) * lanes_.size();
+    Planner& planner = *snapshot_.planner;
+    const double expected[] = {planner.expected_ns(Plan::one_thread, bytes),
+                               planner.expected_ns(Plan::all_threads, bytes)};
+    const Plan plan = planner.choose(bytes, can_share());
     const int64_t started = monotonic_ns();
-    if (plan == Plan::all_threads) {
-      std::vector<Sweeps> all(snapshot_.pool->threads());
-      snapshot_.pool->run([&](uint32_t thread) {
-        all[thread] = thread == 0 ? own_sweeps() : new_sweeps();
-        visit(all[thread]);
-      });
-      for (size_t thread = 1; thread < all.size(); ++thread) {
-        for (size_t i = 0; i < all[thread].size(); ++i) lanes_[i]->sweep.take_over(*all[thread][i].sweep);
-      }
-    } else {
-      Sweeps own = own_sweeps();
-      visit(own);
-    }
+    visit_all(plan);
     const int64_t ended = monotonic_ns();
-    snapshot_.planner->report(plan, bytes, ended - started);
+    planner.report(plan, bytes, ended - started);
     for (size_t i = 0; i < lanes_.size(); ++i) {
       if (expired_[i]) lanes_[i]->member.expired = true;
     }
     for (Filtered& filtered : members_) {
-      filtered.member->plan = plan;
-      filtered.member->filter_ns += answered - asked;
-      filtered.member->scan_ns += ended - started;
+      WalkMember& member = *filtered.member;
+      member.plan = plan;
+      std::copy_n(expected, 2, member.expected_ns);
+      member.filter_ns += answered - asked;
+      member.scan_ns += ended - started;
     }
   }
 
@@ -171,11 +152,10 @@ class Walk {
   void ask_filter(Filtered& filtered) {
     WalkMember& member = *filtered.member;
     if (!member.filter) return;
-    uint64_t to_build = rows_built_a_search;
     std::vector<FilterMask> masks;
     for (const Namespace* owner : scope_) {
       const RowTable& rows = owner->vectors();
-      if (!build_columns(*member.filter, owner->columns(true), rows, to_build)) return;
+      if (!build_columns(*member.filter, owner->columns(true), rows, rows_built_a_search)) return;
       auto mask = match_rows(*member.filter, owner->columns(true), rows, member.deadline);
       if (!mask) {
         member.expired = true;
@@ -192,17 +172,35 @@ class Walk {
     });
   }
 
-  // Explaining costs: every row is asked, so that rows_matched is a count and not a guess.
+  // How many rows they hold.
+  uint64_t list_stops() {
+    uint64_t rows = 0;
+    for (uint32_t owner = 0; owner < scope_.size(); ++owner) {
+      if (!anyone_wants(owner)) continue;
+      rows += scope_[owner]->vectors().size();
+      const auto runs = uint32_t(scope_[owner]->vectors().run_count());
+      for (uint32_t run = 0; run < runs; ++run) stops_.push_back({owner, run});
+    }
+    return rows;
+  }
+
+  // Explaining may cost: where neither a mask nor the table knows it, every row is asked, so that rows_matched is a count
+  // and not a guess.
   void count_matches(Filtered& filtered) {
     WalkMember& member = *filtered.member;
+    const bool masked = !filtered.masks.empty();
     MemberAdmission admission(member, snapshot_.now_us);
-    if (!filtered.masks.empty()) admission.leave_filter_to_masks();
+    if (masked) admission.leave_filter_to_masks();
     member.rows_matched = 0;
     for (uint32_t owner = 0; owner < scope_.size(); ++owner) {
       const uint32_t rows = scope_[owner]->vectors().size();
-      for (uint32_t row = 0; row < rows; ++row) {
-        bool masked_out = !filtered.masks.empty() && !filtered.masks[owner][row];
-        member.rows_matched += !masked_out && admission.admits({scope_[owner], RowCode::of(row, true)});
+      if ((masked || !member.filter) && scope_[owner]->expiring_count() == 0) {
+        member.rows_matched += masked ? filtered.masks[owner].matches : rows;
+        continue;
+      }
+      for (uint32_t row = 0; row < rows && !member.expired; ++row) {
+        if (masked && !filtered.masks[owner][row]) continue;
+        member.rows_matched += admission.admits({scope_[owner], RowCode::of(row, true)});
       }
     }
   }
@@ -234,6 +232,21 @@ class Walk {
       sweeps.push_back(std::move(pace));
     }
     return sweeps;
+  }
+
+  void visit_all(Plan plan) {
+    if (plan == Plan::one_thread) {
+      Sweeps own = own_sweeps();
+      return visit(own);
+    }
+    std::vector<Sweeps> all(snapshot_.pool->threads());
+    snapshot_.pool->run([&](uint32_t thread) {
+      all[thread] = thread == 0 ? own_sweeps() : new_sweeps();
+      visit(all[thread]);
+    });
+    for (size_t thread = 1; thread < all.size(); ++thread) {
+      for (size_t i = 0; i < all[thread].size(); ++i) lanes_[i]->sweep.take_over(*all[thread][i].sweep);
+    }
   }
 
   // Takes one stop after the other until there are none left, or nobody waits for an answer any more.

@@ -307,7 +307,7 @@ void Lane::dispatch_read(const Posted& posted, Bytes message) {
   job->request = std::move(*request);
   auto read = std::make_unique<PendingRead>();
   read->jobs.push_back(std::move(job));
-  read->done = [self = shared_from_this(), posted](Reply reply) { self->complete(posted, std::move(reply)); };
+  read->done = completion(posted);
   services_.combiner.submit(std::move(read));
 }
 
@@ -318,7 +318,7 @@ void Lane::dispatch_write(const Posted& posted, Bytes message) {
   job->received_ns = posted.received_ns;
   if (auto decoded = decode_write(posted.header.opcode, *job); !decoded) return fail(posted, decoded.error());
   if (!job->is_batch || !job->operations.empty()) {
-    job->done = [self = shared_from_this(), posted](Reply reply) { self->complete(posted, std::move(reply)); };
+    job->done = completion(posted);
     return services_.database.submit(std::move(job), waiting_.id);
   }
 
@@ -334,8 +334,12 @@ void Lane::dispatch_write(const Posted& posted, Bytes message) {
   }
   read->is_batch = true;
   read->message = std::move(job->message);
-  read->done = [self = shared_from_this(), posted](Reply reply) { self->complete(posted, std::move(reply)); };
+  read->done = completion(posted);
   services_.combiner.submit(std::move(read));
+}
+
+std::function<void(Reply)> Lane::completion(const Posted& posted) {
+  return [self = shared_from_this(), posted](Reply reply) { self->complete(posted, std::move(reply)); };
 }
 
 void Lane::fail(const Posted& posted, Error error) { complete(posted, error_reply(error)); }

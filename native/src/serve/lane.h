@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -81,6 +82,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   void dispatch_write(const Posted& posted, Bytes message);
 
   void complete(const Posted& posted, Reply reply);
+  std::function<void(Reply)> completion(const Posted& posted);  // to be called from any thread
   void fail(const Posted& posted, Error error);
   void write_part(const Posted& posted, const Reply& reply, std::span<const std::byte> part, uint64_t offset,
                   uint64_t total);

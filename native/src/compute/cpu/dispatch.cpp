@@ -1,7 +1,7 @@
-// Which kernels this CPU can run, and which of them are the fastest. KALOS_KERNELS=portable|avx2|avx512 asks for one
-// set, for tests and for comparisons; a set that the CPU lacks is passed over.
+// Which kernels this CPU can run, and which of them are the fastest. KALOS_KERNELS asks for one set, for tests and for
+// comparisons; where the CPU lacks it, the next best is taken.
 #include <cstdlib>
-#include <string_view>
+#include <iterator>
 
 #include "compute/cpu/kernels.h"
 
@@ -16,12 +16,15 @@ bool has_avx512() {
 }
 #endif
 
+// The best of those at or below the one asked for.
 const Kernels& choose() {
-  const char* asked = std::getenv("KALOS_KERNELS");
-  std::string_view wanted = asked ? asked : "";
-  for (const Kernels* kernels : {avx512_kernels(), avx2_kernels()}) {
-    if (kernels && (wanted.empty() || wanted == kernels->name)) return *kernels;
-    if (kernels && wanted == "avx512") return *kernels;
+  const char* given = std::getenv("KALOS_KERNELS");
+  const std::string_view asked = given && *given ? given : kernel_names[0];
+  const Kernels* sets[] = {avx512_kernels(), avx2_kernels(), &portable_kernels()};
+  bool reached = false;
+  for (size_t i = 0; i < std::size(sets); ++i) {
+    reached = reached || asked == kernel_names[i];
+    if (reached && sets[i]) return *sets[i];
   }
   return portable_kernels();
 }
@@ -29,13 +32,13 @@ const Kernels& choose() {
 }  // namespace
 
 const Kernels& portable_kernels() {
-  static const Kernels kernels{"portable", portable_canonical_kernels(), portable_code_kernels()};
+  static const Kernels kernels{kernel_names[2].data(), portable_canonical_kernels(), portable_code_kernels()};
   return kernels;
 }
 
 const Kernels* avx2_kernels() {
 #if defined(__x86_64__)
-  static const Kernels kernels{"avx2", avx2_canonical_kernels(), avx2_code_kernels()};
+  static const Kernels kernels{kernel_names[1].data(), avx2_canonical_kernels(), avx2_code_kernels()};
   return has_avx2() ? &kernels : nullptr;
 #else
   return nullptr;
@@ -44,7 +47,7 @@ const Kernels* avx2_kernels() {
 
 const Kernels* avx512_kernels() {
 #if defined(__x86_64__)
-  static const Kernels kernels{"avx512", avx2_canonical_kernels(), avx512_code_kernels()};
+  static const Kernels kernels{kernel_names[0].data(), avx2_canonical_kernels(), avx512_code_kernels()};
   return has_avx512() ? &kernels : nullptr;
 #else
   return nullptr;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "compute/codes.h"
 
@@ -37,6 +38,9 @@ struct Kernels {
   CanonicalKernels canonical;
   CodeKernels codes;
 };
+
+// By these names, the best first, KALOS_KERNELS asks for a set.
+inline constexpr std::string_view kernel_names[] = {"avx512", "avx2", "portable"};
 
 const Kernels& portable_kernels();
 // Null where the CPU or the build has none.
