@@ -11,7 +11,6 @@ namespace {
 constexpr double least_norm = 0x1p-50, greatest_norm = 0x1p50;
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr double more = 1 + 0x1p-38;        // a sum of 8192 squares in double errs by less
-constexpr double rounding = 0x1p-40;        // of canonical scores and of q . mu, relative to the lengths
 constexpr double float_rounding = 0x1p-19;  // of the tests in float32, likewise
 constexpr double least_scale = 0x1p-3, greatest_scale = 0x1p12;
 constexpr uint64_t rows_to_judge_by = 1024;
@@ -224,7 +223,7 @@ void Coder::encode(const Coding& coding, const float* vector, double norm, const
     return;
   }
   Distances found = distances(centred_.data(), coding.scale.data(), row_scale, width, codes_.data());
-  double roundings = rounding * (longest + coding.mean_norm);
+  double roundings = code_rounding * (longest + coding.mean_norm);
   columns[0] = float(row_scale);
   columns[rows_a_group] = up(std::sqrt(found.high_error) * more + roundings);
   if (squares) columns[2 * rows_a_group] = float(found.high_square);
@@ -312,32 +311,6 @@ BoundTerms CodedQuery::terms(double reach) const {
 float CodedQuery::threshold(double key) {
   // Keys that are bounded at all are far above the lowest float; -infinity is the bound of rows that do not count.
   return std::max(down(key), std::numeric_limits<float>::lowest());
-}
-
-CodedQuery::Range CodedQuery::range(int32_t high_sum, int32_t low_sum, const CodeBounds& bounds) const {
-  // S = 2 * (16 a.h) - 241 sum(a), so that 16 a.h = (S + 241 sum(a)) / 2, and a.c = 16 a.h + a.low - 128 sum(a).
-  int64_t high = (int64_t{high_sum} + int64_t{twice_the_middle} * code_query_.sum) / 2;
-  return around(double(high + low_sum - 128 * int64_t{code_query_.sum}), bounds);
-}
-
-double CodedQuery::lower(int32_t high_sum, const float* columns, float reach) const {
-  const float square = metric_ == KALOS_METRIC_L2 ? columns[2 * rows_a_group] : 0;
-  return around(double(high_sum) / 2, {columns[0], columns[rows_a_group], reach, square}).lower;
-}
-
-// product: of the query's code and the row's, or the middle of what its high plane leaves open.
-CodedQuery::Range CodedQuery::around(double product, const CodeBounds& bounds) const {
-  double estimate = double(bounds.scale) * step_ * product;
-  double slack = double(bounds.reach) * slack_;
-  if (metric_ != KALOS_METRIC_L2) {
-    double radius = weight_ * (1 + rounding) * double(bounds.error) + slack + 0x1p-100;
-    return {at_mean_ + estimate - radius, at_mean_ + estimate + radius};
-  }
-  double squared = at_mean_ + double(bounds.square) - 2 * estimate;
-  double slop = 2 * slack + 0x1p-22 * double(bounds.square) + rounding * at_mean_ + 0x1p-100;
-  double nearest = std::sqrt(std::max(0.0, squared - slop)) * (1 - rounding) - double(bounds.error) * (1 + rounding);
-  double farthest = std::sqrt(std::max(0.0, squared + slop)) * (1 + rounding) + double(bounds.error) * (1 + rounding);
-  return {-farthest, -nearest};
 }
 
 }  // namespace kalos

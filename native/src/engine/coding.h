@@ -20,6 +20,8 @@
 
 #include <kalos/abi.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -29,6 +31,8 @@
 #include "compute/device.h"
 
 namespace kalos {
+
+inline constexpr double code_rounding = 0x1p-40;  // of canonical scores and of q . mu, relative to the lengths
 
 // What the codes of a stretch of rows have in common.
 struct Coding {
@@ -131,5 +135,35 @@ class CodedQuery {
   double weight_ = 0;   // |q|, 1 for cosine
   double at_mean_ = 0;  // q . mu, or |q - mu|^2
 };
+
+// ---- what is asked of each row that is looked at: inline ----
+
+inline CodedQuery::Range CodedQuery::range(int32_t high_sum, int32_t low_sum, const CodeBounds& bounds) const {
+  // S = 2 * (16 a.h) - 241 sum(a), so that 16 a.h = (S + 241 sum(a)) / 2, and a.c = 16 a.h + a.low - 128 sum(a).
+  int64_t high = (int64_t{high_sum} + int64_t{twice_the_middle} * code_query_.sum) / 2;
+  return around(double(high + low_sum - 128 * int64_t{code_query_.sum}), bounds);
+}
+
+inline double CodedQuery::lower(int32_t high_sum, const float* columns, float reach) const {
+  const float square = metric_ == KALOS_METRIC_L2 ? columns[2 * rows_a_group] : 0;
+  return around(double(high_sum) / 2, {columns[0], columns[rows_a_group], reach, square}).lower;
+}
+
+// product: of the query's code and the row's, or the middle of what its high plane leaves open.
+inline CodedQuery::Range CodedQuery::around(double product, const CodeBounds& bounds) const {
+  double estimate = double(bounds.scale) * step_ * product;
+  double slack = double(bounds.reach) * slack_;
+  if (metric_ != KALOS_METRIC_L2) {
+    double radius = weight_ * (1 + code_rounding) * double(bounds.error) + slack + 0x1p-100;
+    return {at_mean_ + estimate - radius, at_mean_ + estimate + radius};
+  }
+  double squared = at_mean_ + double(bounds.square) - 2 * estimate;
+  double slop = 2 * slack + 0x1p-22 * double(bounds.square) + code_rounding * at_mean_ + 0x1p-100;
+  double nearest =
+      std::sqrt(std::max(0.0, squared - slop)) * (1 - code_rounding) - double(bounds.error) * (1 + code_rounding);
+  double farthest =
+      std::sqrt(std::max(0.0, squared + slop)) * (1 + code_rounding) + double(bounds.error) * (1 + code_rounding);
+  return {-farthest, -nearest};
+}
 
 }  // namespace kalos

@@ -9,7 +9,9 @@ namespace {
 
 // Enough that scoring in between is rare, little enough that 64 queries over a million equal rows stay in bounds.
 constexpr size_t fewest_survivors_kept = 16384;
-constexpr uint32_t most_in_order = 512;  // rows narrowed by their bounds, before the others as they lie
+// Rows narrowed by their bounds, before the others as they lie: about so many, by a sample of the bounds.
+constexpr uint32_t many_in_order = 128;
+constexpr uint32_t sampled = 256;
 
 }  // namespace
 
@@ -103,13 +105,20 @@ void Sweep::look_at_columns(const Stretch& stretch, uint32_t row, uint32_t group
 
 void Sweep::narrow() {
   if (filled_ == 0) return;
-  uint32_t found = kernels_.at_least(upper_.get(), filled_, CodedQuery::threshold(threshold_), places_.get());
-  order(found);
-  narrow(ordered_.get(), std::min(found, most_in_order));
-  if (found > most_in_order) {
-    // The best have raised the threshold as far as it goes. Those that still reach it are many, and are read as they lie
-    // in memory: in the order of their bounds, each would be a cache miss.
-    for (uint32_t i = 0; i < most_in_order; ++i) upper_[ordered_[i]] = -std::numeric_limits<float>::infinity();
+  const float threshold = CodedQuery::threshold(threshold_);
+  uint32_t found = kernels_.at_least(upper_.get(), filled_, threshold, places_.get());
+  if (found <= 2 * many_in_order) {
+    order(found);
+    narrow(ordered_.get(), found);
+  } else {
+    // The best raise the threshold as far as it goes. Those that still reach it are many, and are read as they lie in
+    // memory: in the order of their bounds, each would be a cache miss.
+    found = kernels_.at_least(upper_.get(), filled_, std::max(threshold, bound_of_the_best(found)), places_.get());
+    if (found <= 2 * many_in_order) {
+      order(found);
+      narrow(ordered_.get(), found);
+      for (uint32_t i = 0; i < found; ++i) upper_[places_[i]] = -std::numeric_limits<float>::infinity();
+    }  // else thousands have one and the same bound
     found = kernels_.at_least(upper_.get(), filled_, CodedQuery::threshold(threshold_), places_.get());
     narrow(places_.get(), found);
   }
@@ -117,19 +126,34 @@ void Sweep::narrow() {
   filled_ = 0;
 }
 
+// What about many_in_order of the places found reach.
+float Sweep::bound_of_the_best(uint32_t found) const {
+  float bounds[sampled];
+  for (uint32_t i = 0; i < sampled; ++i) bounds[i] = upper_[places_[uint64_t{i} * found / sampled]];
+  const uint32_t rank = uint32_t(uint64_t{many_in_order} * sampled / found);
+  std::nth_element(bounds, bounds + rank, bounds + sampled, std::greater<>());
+  return bounds[rank];
+}
+
 // A few at a time: the low planes of some are on their way while others are summed.
 void Sweep::narrow(const uint32_t* places, uint32_t count) {
   for (uint32_t i = 0; i < count;) {
     const float threshold = CodedQuery::threshold(threshold_);
     const Stretch* stretch = nullptr;
+    uint32_t start = 0, end = window_;  // of the stretch
     Few few;
     for (; i < count && few.count < few.most; ++i) {
-      if (upper_[places[i]] < threshold) continue;
-      const Stretch& its = stretch_of(places[i]);
-      if (stretch && stretch != &its) break;
-      stretch = &its;
-      few.places[few.count] = places[i];
-      few.rows[few.count++] = its.first_row + (places[i] - its.start);
+      const uint32_t place = places[i];
+      if (upper_[place] < threshold) continue;
+      if (!stretch) {
+        stretch = &stretch_of(place);
+        start = stretch->start;
+        end = stretch == &stretches_.back() ? filled_ : stretch[1].start;
+      } else if (place < start || place >= end) {
+        break;
+      }
+      few.places[few.count] = place;
+      few.rows[few.count++] = stretch->first_row + (place - start);
     }
     if (few.count != 0) narrow(*stretch, few);
     if (survivors_.size() > most_survivors_) score_survivors();

@@ -102,6 +102,7 @@ class Sweep {
   const CodedQuery& coded(const Coding& coding);
   void look_at_columns(const Stretch& stretch, uint32_t row, uint32_t groups, uint64_t among, uint32_t columns);
   void order(uint32_t found);
+  float bound_of_the_best(uint32_t found) const;
   const Stretch& stretch_of(uint32_t place) const;
   void narrow(const uint32_t* places, uint32_t count);
   void narrow(const Stretch& stretch, const Few& few);

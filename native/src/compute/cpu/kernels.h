@@ -27,7 +27,8 @@ struct CodeKernels {
                               const BoundTerms& terms, uint64_t among, float interest, float* upper, int32_t* sums);
   uint32_t (*scan_distance)(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
                             const BoundTerms& terms, uint64_t among, float interest, float* upper, int32_t* sums);
-  // Places of the values of at least `threshold`, in rising order; how many they are. places: uint32[count].
+  // Places of the values of at least `threshold`, in rising order; how many they are. places: room for `count` rounded
+  // up to 16, of which all may be written.
   uint32_t (*at_least)(const float* values, uint32_t count, float threshold, uint32_t* places);
   // query . (low nibbles of the row), for each of `count` rows of a low plane. sums: int32[count].
   void (*low_sums)(const uint8_t* low, const uint32_t* rows, uint32_t count, const CodeQuery& query, int32_t* sums);

@@ -129,11 +129,14 @@ KALOS_AVX512 uint32_t scan_distance(const uint8_t* groups, uint32_t group_count,
 
 KALOS_AVX512 uint32_t at_least(const float* values, uint32_t count, float threshold, uint32_t* places) {
   const __m512 least = _mm512_set1_ps(threshold);
+  __m512i place = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   uint32_t found = 0;
-  for (uint32_t i = 0; i < count; i += 16) {
+  for (uint32_t i = 0; i < count; i += 16, place = _mm512_add_epi32(place, _mm512_set1_epi32(16))) {
     __mmask16 there = count - i >= 16 ? __mmask16(0xffff) : __mmask16((1u << (count - i)) - 1);
-    uint32_t mask = _mm512_mask_cmp_ps_mask(there, _mm512_maskz_loadu_ps(there, values + i), least, _CMP_GE_OQ);
-    for (; mask != 0; mask &= mask - 1) places[found++] = i + uint32_t(__builtin_ctz(mask));
+    __mmask16 mask = _mm512_mask_cmp_ps_mask(there, _mm512_maskz_loadu_ps(there, values + i), least, _CMP_GE_OQ);
+    if (mask == 0) continue;
+    _mm512_storeu_si512(places + found, _mm512_maskz_compress_epi32(mask, place));  // found <= i: there is room
+    found += uint32_t(__builtin_popcount(mask));
   }
   return found;
 }
