@@ -129,7 +129,7 @@ def test_wide_vectors_of_one_sign(shared, metric, d):
         shared.drop_collection(name, confirm=name)
 
 
-@pytest.mark.parametrize("kernels", ["portable", "avx2", "avx512"])
+@pytest.mark.parametrize("kernels", ["portable", "avx2", "avx512", "amx"])
 def test_every_set_of_kernels_gives_the_same_bits(monkeypatch, kernels):
     """KALOS_KERNELS asks for one; a set that the CPU lacks is passed over, and `stats` says which is in use."""
     monkeypatch.setenv("KALOS_KERNELS", kernels)
@@ -146,5 +146,5 @@ def test_every_set_of_kernels_gives_the_same_bits(monkeypatch, kernels):
 
 def test_kernels_that_do_not_exist_are_refused_in_words(monkeypatch):
     monkeypatch.setenv("KALOS_KERNELS", "fastest")
-    with pytest.raises(kalos.SidecarUnavailable, match="expected portable, avx2 or avx512"):
+    with pytest.raises(kalos.SidecarUnavailable, match="expected portable, avx2, avx512 or amx"):
         kalos.connect(":memory:")

@@ -41,7 +41,7 @@ usage: kalosd --data-dir DIR [options]
   --print-abi           print the layout of the shared memory as JSON
   --version, --help
 
-  $KALOS_KERNELS        portable, avx2 or avx512: the inner loops of searches (default: the best that the CPU has)
+  $KALOS_KERNELS        portable, avx2, avx512 or amx: the inner loops of searches (default: the best that the CPU has)
 
 exit codes: 0 ended as asked; 1 fault; 2 bad command line; 3 another kalosd serves DIR; 4 DIR or the store cannot be used
 )";
@@ -134,7 +134,7 @@ ServerOptions parse(int argc, char** argv) {
   environment("KALOS_IDLE_S", [&](const char* value) { options.idle_s = number_option("KALOS_IDLE_S", value); });
   environment("KALOS_KERNELS", [&](std::string_view value) {
     if (std::ranges::find(kernel_names, value) == std::end(kernel_names)) {
-      bad_usage("KALOS_KERNELS is \"" + std::string(value) + "\", expected portable, avx2 or avx512");
+      bad_usage("KALOS_KERNELS is \"" + std::string(value) + "\", expected portable, avx2, avx512 or amx");
     }
   });
   environment("KALOS_SPIN_US", [&](const char* value) { options.spin_us = number_option("KALOS_SPIN_US", value); });

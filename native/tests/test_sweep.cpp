@@ -243,11 +243,12 @@ TEST(bounds_hold_for_every_row) {
                 const uint8_t* group = run.groups + at / rows_a_group * code_query.shape.group_bytes();
                 int32_t sums[rows_a_group];
                 float upper[rows_a_group];
-                for (const Kernels* kernels : {&portable_kernels(), avx2_kernels(), avx512_kernels()}) {
+                for (const Kernels* kernels : {&portable_kernels(), avx2_kernels(), avx512_kernels(), amx_kernels()}) {
                   if (!kernels) continue;
                   // With its own key as the threshold, the row has to pass.
                   auto scan = metric == KALOS_METRIC_L2 ? kernels->codes.scan_distance : kernels->codes.scan_similarity;
-                  scan(group, 1, code_query, coded.terms(run.reach), ~uint64_t{0}, 0, upper, sums);
+                  BlockScan one{&code_query, coded.terms(run.reach), ~uint64_t{0}, 0, upper, sums};
+                  scan(group, 1, &one, 1);
                   held_back += !(upper[at % rows_a_group] >= CodedQuery::threshold(key));
                 }
                 const auto* columns = reinterpret_cast<const float*>(group + code_query.shape.columns_at());
@@ -269,9 +270,47 @@ TEST(bounds_hold_for_every_row) {
   CHECK_EQ(0, held_back);
 }
 
+// A query of random codes.
+struct RandomQuery {
+  RandomQuery(Random& random, const CodeShape& shape, bool extreme) : halves(shape.low_bytes() * 2) {
+    query.shape = shape;
+    for (auto& half : halves) {
+      half = extreme ? int8_t(127) : int8_t(int(random() % 255) - 127);
+      query.sum += half;
+    }
+    query.low_halves = halves.data();
+    query.high_halves = halves.data() + shape.low_bytes();
+    terms = {0.01f / float(shape.quads * 8), 0.5f, -0.1f - float(random() % 8) / 100, 0.9f, 0.99f};
+    among = random();
+  }
+  std::vector<int8_t> halves;
+  CodeQuery query;
+  BoundTerms terms;
+  uint64_t among;
+};
+
+// What a scan of several queries fills.
+struct Found {
+  explicit Found(const std::vector<RandomQuery>& queries)
+      : upper(queries.size() * rows_a_block), sums(queries.size() * rows_a_block) {
+    for (size_t i = 0; i < queries.size(); ++i) {
+      scans.push_back({&queries[i].query, queries[i].terms, queries[i].among, 0.1f, &upper[i * rows_a_block],
+                       &sums[i * rows_a_block]});
+    }
+  }
+  bool operator==(const Found& other) const {
+    return upper == other.upper && sums == other.sums &&
+           std::equal(scans.begin(), scans.end(), other.scans.begin(),
+                      [](const BlockScan& a, const BlockScan& b) { return a.columns == b.columns; });
+  }
+  std::vector<float> upper;
+  std::vector<int32_t> sums;
+  std::vector<BlockScan> scans;
+};
+
 TEST(all_kernels_find_the_same) {
   Random random(seed() + 2);
-  for (uint32_t d : {1u, 8u, 40u, 64u, 100u, 384u, 1000u, 8192u}) {
+  for (uint32_t d : {1u, 8u, 40u, 64u, 100u, 384u, 1000u, 1536u, 2048u, 2056u, 8192u}) {
     for (kalos_metric metric : {KALOS_METRIC_COSINE, KALOS_METRIC_L2}) {
       CodeShape shape{padded_dimension(d) / 8, metric == KALOS_METRIC_L2};
       std::vector<uint8_t> groups(4 * shape.group_bytes()), low(8 * shape.low_bytes());
@@ -282,41 +321,35 @@ TEST(all_kernels_find_the_same) {
         auto* columns = reinterpret_cast<float*>(groups.data() + g * shape.group_bytes() + shape.columns_at());
         for (uint32_t i = 0; i < (shape.squares ? 3 : 2) * rows_a_group; ++i) columns[i] = any(random);
       }
-      std::vector<int8_t> halves(shape.low_bytes() * 2);
       for (bool extreme : {false, true}) {
-        int32_t sum = 0;
-        for (auto& half : halves) {
-          half = extreme ? int8_t(127) : int8_t(int(random() % 255) - 127);
-          sum += half;
-        }
         if (extreme) std::fill(groups.begin(), groups.begin() + std::ptrdiff_t(shape.columns_at()), uint8_t{255});
-        CodeQuery query{shape, halves.data(), halves.data() + shape.low_bytes(), sum};
-        int32_t expected_sums[rows_a_block], sums[rows_a_block];
-        float expected_upper[rows_a_block], upper[rows_a_block];
-        const CodeKernels& portable = portable_kernels().codes;
-        for (uint32_t count = 1; count <= 4; ++count) {
-          BoundTerms terms{0.01f / float(d), 0.5f, -0.1f, 0.9f, 0.99f};
-          uint64_t among = random();
-          auto scan = [&](const CodeKernels& kernels, float* bounds, int32_t* found) {
-            auto kernel = shape.squares ? kernels.scan_distance : kernels.scan_similarity;
-            return kernel(groups.data(), count, query, terms, among, 0.1f, bounds, found);
-          };
-          uint32_t interesting = scan(portable, expected_upper, expected_sums);
-          for (const Kernels* kernels : {avx2_kernels(), avx512_kernels()}) {
-            if (!kernels) continue;
-            CHECK_EQ(interesting, scan(kernels->codes, upper, sums));
-            CHECK(std::equal(sums, sums + count * rows_a_group, expected_sums));
-            CHECK(std::equal(upper, upper + count * rows_a_group, expected_upper));
-            const uint32_t rows_asked[] = {7, 0, 3, 3, 5, 1};
-            int32_t low_sums[6], expected_low_sums[6];
-            portable.low_sums(low.data(), rows_asked, count + 2, query, expected_low_sums);
-            kernels->codes.low_sums(low.data(), rows_asked, count + 2, query, low_sums);
-            CHECK(std::equal(low_sums, low_sums + count + 2, expected_low_sums));
-            uint32_t places[rows_a_block], expected_places[rows_a_block];
-            uint32_t rows = count * rows_a_group - 3;
-            uint32_t many = portable.at_least(upper, rows, upper[5], expected_places);
-            CHECK_EQ(many, kernels->codes.at_least(upper, rows, upper[5], places));
-            CHECK(std::equal(places, places + many, expected_places));
+        for (size_t many : {1, 3, 4, 16, 17, 35}) {
+          std::vector<RandomQuery> queries;
+          for (size_t i = 0; i < many; ++i) queries.emplace_back(random, shape, extreme);
+          const CodeQuery& query = queries[0].query;
+          const CodeKernels& portable = portable_kernels().codes;
+          for (uint32_t count = 1; count <= 4; ++count) {
+            auto scan = [&](const CodeKernels& kernels) {
+              Found found(queries);
+              auto kernel = shape.squares ? kernels.scan_distance : kernels.scan_similarity;
+              kernel(groups.data(), count, found.scans.data(), uint32_t(many));
+              return found;
+            };
+            Found expected = scan(portable);
+            for (const Kernels* kernels : {avx2_kernels(), avx512_kernels(), amx_kernels()}) {
+              if (!kernels) continue;
+              CHECK(scan(kernels->codes) == expected);
+              const uint32_t rows_asked[] = {7, 0, 3, 3, 5, 1};
+              int32_t low_sums[6], expected_low_sums[6];
+              portable.low_sums(low.data(), rows_asked, count + 2, query, expected_low_sums);
+              kernels->codes.low_sums(low.data(), rows_asked, count + 2, query, low_sums);
+              CHECK(std::equal(low_sums, low_sums + count + 2, expected_low_sums));
+              uint32_t places[rows_a_block], expected_places[rows_a_block];
+              uint32_t rows = count * rows_a_group - 3;
+              uint32_t reaching = portable.at_least(expected.upper.data(), rows, expected.upper[5], expected_places);
+              CHECK_EQ(reaching, kernels->codes.at_least(expected.upper.data(), rows, expected.upper[5], places));
+              CHECK(std::equal(places, places + reaching, expected_places));
+            }
           }
         }
       }
@@ -354,7 +387,9 @@ TEST(bounds_are_tight_enough_to_be_worth_having) {
     for (size_t chunk = 0; chunk < owner.vectors().run_count(); ++chunk) {
       RowTable::Run run = owner.vectors().run(chunk);
       for (uint32_t at = 0; at < run.count; at += rows_a_block) {
-        sweep.scan(owner, run, at, std::min(rows_a_block, run.count - at), ~uint64_t{0});
+        Sweep::Share share{&sweep, ~uint64_t{0}};
+        BlockScan scan;
+        Sweep::scan({&share, 1}, owner, run, at, std::min(rows_a_block, run.count - at), &scan);
       }
     }
     CHECK_EQ(10u, sweep.finish().size());

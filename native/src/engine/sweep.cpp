@@ -55,7 +55,20 @@ const CodedQuery& Sweep::coded(const Coding& coding) {
   return *coded_.back();
 }
 
-void Sweep::scan(const Namespace& owner, const RowTable::Run& run, uint32_t at, uint32_t count, uint64_t among) {
+void Sweep::scan(std::span<const Share> shares, const Namespace& owner, const RowTable::Run& run, uint32_t at,
+                 uint32_t count, BlockScan* scans) {
+  for (size_t i = 0; i < shares.size(); ++i) {
+    scans[i] = shares[i].sweep->begin_scan(owner, run, at, count, shares[i].among);
+  }
+  const Sweep& any = *shares.front().sweep;
+  const uint32_t groups = (count + rows_a_group - 1) / rows_a_group;
+  auto kernel = any.coder_.metric() == KALOS_METRIC_L2 ? any.kernels_.scan_distance : any.kernels_.scan_similarity;
+  kernel(run.groups + at / rows_a_group * any.coder_.shape().group_bytes(), groups, scans, uint32_t(shares.size()));
+  for (size_t i = 0; i < shares.size(); ++i) shares[i].sweep->end_scan(scans[i], at, count);
+}
+
+BlockScan Sweep::begin_scan(const Namespace& owner, const RowTable::Run& run, uint32_t at, uint32_t count,
+                            uint64_t among) {
   const uint32_t groups = (count + rows_a_group - 1) / rows_a_group;
   if (filled_ + groups * rows_a_group > window_) narrow();
   if (!upper_) {
@@ -71,31 +84,36 @@ void Sweep::scan(const Namespace& owner, const RowTable::Run& run, uint32_t at, 
     stretches_.push_back({&owner, run, &query, at, filled_});
     terms_ = query.terms(run.reach);
   }
-  const Stretch& stretch = stretches_.back();
-  const CodeQuery& query = stretch.query->code_query();
   if (count < rows_a_block) among &= (uint64_t{1} << count) - 1;
-  auto scan = coder_.metric() == KALOS_METRIC_L2 ? kernels_.scan_distance : kernels_.scan_similarity;
-  uint32_t columns = scan(run.groups + at / rows_a_group * query.shape.group_bytes(), groups, query, terms_, among,
-                          CodedQuery::threshold(threshold_), upper_.get() + filled_, sums_.get() + filled_);
-  if (columns != 0) look_at_columns(stretch, at, groups, among, columns);
+  return {&stretches_.back().query->code_query(),
+          terms_,
+          among,
+          CodedQuery::threshold(threshold_),
+          upper_.get() + filled_,
+          sums_.get() + filled_};
+}
+
+void Sweep::end_scan(const BlockScan& scan, uint32_t at, uint32_t count) {
+  const uint32_t groups = (count + rows_a_group - 1) / rows_a_group;
+  if (scan.columns != 0) look_at_columns(scan, at, groups);
   filled_ += groups * rows_a_group;
   counts_.scanned += count;
 }
 
 // Of each column of the block (rows a group apart), one row may raise the threshold: lower bounds of rows in different
 // columns are of distinct rows.
-void Sweep::look_at_columns(const Stretch& stretch, uint32_t row, uint32_t groups, uint64_t among, uint32_t columns) {
-  const size_t group_bytes = stretch.query->code_query().shape.group_bytes();
-  const size_t columns_at = stretch.query->code_query().shape.columns_at();
-  const uint8_t* start = stretch.run.groups + row / rows_a_group * group_bytes;
-  for (; columns != 0; columns &= columns - 1) {
+void Sweep::look_at_columns(const BlockScan& scan, uint32_t row, uint32_t groups) {
+  const Stretch& stretch = stretches_.back();
+  const CodeShape& shape = scan.query->shape;
+  const uint8_t* start = stretch.run.groups + row / rows_a_group * shape.group_bytes();
+  for (uint32_t columns = scan.columns; columns != 0; columns &= columns - 1) {
     auto column = uint32_t(__builtin_ctz(columns));
     double best = -std::numeric_limits<double>::infinity();
     for (uint32_t g = 0; g < groups; ++g) {
       uint32_t i = g * rows_a_group + column;
-      if (!(among >> i & 1)) continue;
-      const auto* at = reinterpret_cast<const float*>(start + g * group_bytes + columns_at) + column;
-      double lower = stretch.query->lower(sums_[filled_ + i], at, stretch.run.reach);
+      if (!(scan.among >> i & 1)) continue;
+      const auto* at = reinterpret_cast<const float*>(start + g * shape.group_bytes() + shape.columns_at()) + column;
+      double lower = stretch.query->lower(scan.sums[i], at, stretch.run.reach);
       if (lower <= best || lower < threshold_) continue;
       if (admits({stretch.owner, RowCode::of(stretch.run.first + row + i, true)})) best = lower;
     }

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "compute/cpu/kernels.h"
@@ -44,9 +45,15 @@ class Sweep {
   // False: no row can be ruled out by bounds (a query of zeros, say); all have to be scored.
   bool has_bounds() const { return has_bounds_; }
 
-  // Rows [at, at + count) of a run with codes: at most rows_a_block, `at` a multiple of rows_a_group. Bit i of `among`
-  // clear: row at + i is known not to count.
-  void scan(const Namespace& owner, const RowTable::Run& run, uint32_t at, uint32_t count, uint64_t among);
+  // What one of several sweeps looks at in a block of rows.
+  struct Share {
+    Sweep* sweep = nullptr;
+    uint64_t among = 0;  // bit i clear: row i of the block is known not to count
+  };
+  // Scans rows [at, at + count) of a run with codes, for sweeps over one collection: at most rows_a_block, `at` a
+  // multiple of rows_a_group. scans: room for as many.
+  static void scan(std::span<const Share> shares, const Namespace& owner, const RowTable::Run& run, uint32_t at,
+                   uint32_t count, BlockScan* scans);
 
   // A row that is scored already: would it enter the list? If it counts, it is to be added.
   bool takes(double key, uint64_t sequence) const { return key >= threshold_ && best_.takes(key, sequence); }
@@ -100,7 +107,9 @@ class Sweep {
   };
 
   const CodedQuery& coded(const Coding& coding);
-  void look_at_columns(const Stretch& stretch, uint32_t row, uint32_t groups, uint64_t among, uint32_t columns);
+  BlockScan begin_scan(const Namespace& owner, const RowTable::Run& run, uint32_t at, uint32_t count, uint64_t among);
+  void end_scan(const BlockScan& scan, uint32_t at, uint32_t count);
+  void look_at_columns(const BlockScan& scan, uint32_t row, uint32_t groups);
   void order(uint32_t found);
   float bound_of_the_best(uint32_t found) const;
   const Stretch& stretch_of(uint32_t place) const;

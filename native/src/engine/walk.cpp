@@ -15,6 +15,8 @@ namespace {
 constexpr size_t most_lanes_a_walk = 256;            // queries that pass over a block together
 constexpr size_t most_candidates_a_walk = 1u << 20;  // all their lists
 
+constexpr size_t fewest_lanes_shared = 8;  // to score what is left on several threads
+
 constexpr uint64_t rows_built_a_search = 1u << 18;  // into the columns of a table
 constexpr uint32_t largest_window = 65536, smallest_window = 2048;
 
@@ -106,7 +108,8 @@ class Walk {
     for (auto& threshold : thresholds_) threshold = -std::numeric_limits<double>::infinity();
   }
 
-  void run() {
+  // The best rows of each lane.
+  std::vector<std::vector<Candidate>> run() {
     const int64_t asked = monotonic_ns();
     for (Filtered& filtered : members_) ask_filter(filtered);
     const int64_t answered = monotonic_ns();
@@ -125,6 +128,8 @@ class Walk {
     visit_all(plan);
     const int64_t ended = monotonic_ns();
     planner.report(plan, bytes, ended - started);
+    std::vector<std::vector<Candidate>> best = finish_all(plan);
+    const int64_t finished = monotonic_ns();
     for (size_t i = 0; i < lanes_.size(); ++i) {
       if (expired_[i]) lanes_[i]->member.expired = true;
     }
@@ -134,7 +139,10 @@ class Walk {
       std::copy_n(expected, 2, member.expected_ns);
       member.filter_ns += answered - asked;
       member.scan_ns += ended - started;
+      member.score_ns += finished - ended;
     }
+    for (auto& lane : lanes_) lane->member.counts += lane->sweep.counts();
+    return best;
   }
 
  private:
@@ -146,7 +154,12 @@ class Walk {
     std::unique_ptr<Sweep> made_sweep;  // on other threads than the walk's own
     std::unique_ptr<Deadline> made_deadline;
   };
-  using Sweeps = std::vector<Pace>;
+  // What one thread has.
+  struct Sweeps {
+    std::vector<Pace> paces;
+    std::vector<Sweep::Share> shares, of_groups;  // of a block, of some of its groups
+    std::vector<BlockScan> scans;
+  };
 
   // Masks for all of the scope, or none while the columns of a large table are being built: a part for each search.
   void ask_filter(Filtered& filtered) {
@@ -213,7 +226,9 @@ class Walk {
 
   Sweeps own_sweeps() {
     Sweeps sweeps;
-    for (auto& lane : lanes_) sweeps.push_back({lane.get(), &lane->sweep, &lane->member.deadline, nullptr, nullptr});
+    for (auto& lane : lanes_) {
+      sweeps.paces.push_back({lane.get(), &lane->sweep, &lane->member.deadline, nullptr, nullptr});
+    }
     return sweeps;
   }
 
@@ -223,13 +238,14 @@ class Walk {
       auto sweep = std::make_unique<Sweep>(*snapshot_.device, collection_.coder(), lane->query, lane->wanted,
                                            lane->least_key, window_, &lane->admission);
       Pace pace{lane.get(), sweep.get(), nullptr, std::move(sweep), nullptr};
-      if (sweeps.empty() || &sweeps.back().lane->member != &lane->member) {
+      std::vector<Pace>& paces = sweeps.paces;
+      if (paces.empty() || &paces.back().lane->member != &lane->member) {
         pace.made_deadline = std::make_unique<Deadline>(lane->member.deadline);
         pace.deadline = pace.made_deadline.get();
       } else {
-        pace.deadline = sweeps.back().deadline;
+        pace.deadline = paces.back().deadline;
       }
-      sweeps.push_back(std::move(pace));
+      paces.push_back(std::move(pace));
     }
     return sweeps;
   }
@@ -244,13 +260,28 @@ class Walk {
       all[thread] = thread == 0 ? own_sweeps() : new_sweeps();
       visit(all[thread]);
     });
-    for (size_t thread = 1; thread < all.size(); ++thread) {
-      for (size_t i = 0; i < all[thread].size(); ++i) lanes_[i]->sweep.take_over(*all[thread][i].sweep);
+    for (size_t thread = 1; thread < all.size(); ++thread) {  // some may have come too late to do anything
+      for (size_t i = 0; i < all[thread].paces.size(); ++i) lanes_[i]->sweep.take_over(*all[thread].paces[i].sweep);
     }
+  }
+
+  std::vector<std::vector<Candidate>> finish_all(Plan plan) {
+    std::vector<std::vector<Candidate>> best(lanes_.size());
+    std::atomic<size_t> next = 0;
+    auto work = [&](uint32_t) {
+      for (size_t i; (i = next++) < lanes_.size();) best[i] = lanes_[i]->sweep.finish();
+    };
+    if (plan == Plan::all_threads && lanes_.size() >= fewest_lanes_shared) {
+      snapshot_.pool->run(work);
+    } else {
+      work(0);
+    }
+    return best;
   }
 
   // Takes one stop after the other until there are none left, or nobody waits for an answer any more.
   void visit(Sweeps& sweeps) {
+    sweeps.scans.resize(lanes_.size());
     for (size_t i; (i = next_++) < stops_.size();) {
       const Stop& stop = stops_[i];
       const RowTable::Run run = scope_[stop.owner]->vectors().run(stop.run);
@@ -259,30 +290,33 @@ class Walk {
       }
       share_thresholds(sweeps);
     }
-    for (Pace& pace : sweeps) pace.sweep->narrow();
+    for (Pace& pace : sweeps.paces) pace.sweep->narrow();
   }
 
   bool block(Sweeps& sweeps, uint32_t owner, const RowTable::Run& run, uint32_t at, uint32_t count) {
     bool anyone = false;
-    for (size_t i = 0; i < sweeps.size(); ++i) {
-      Pace& pace = sweeps[i];
+    sweeps.shares.clear();
+    for (size_t i = 0; i < sweeps.paces.size(); ++i) {
+      Pace& pace = sweeps.paces[i];
       if (expired_[i].load(std::memory_order_relaxed) || pace.lane->member.expired) continue;
       anyone = true;
       const uint64_t among = members_[member_of_[i]].among(owner, run.first + at);
       if (pace.lane->sweeps(run)) {
-        sweep(*pace.sweep, *scope_[owner], run, at, count, among);
+        if (among != 0) sweeps.shares.push_back({pace.sweep, among});
       } else if (among != 0) {
         score(pace, *scope_[owner], run, at, count, among);
       }
       if (pace.deadline->passed_after(count)) expired_[i] = true;
     }
+    if (!sweeps.shares.empty()) sweep(sweeps, *scope_[owner], run, at, count);
     return anyone;
   }
 
-  // Groups of which no row counts are passed over.
-  static void sweep(Sweep& sweep, const Namespace& owner, const RowTable::Run& run, uint32_t at, uint32_t count,
-                    uint64_t among) {
+  // Groups of which no row counts for anybody are passed over.
+  static void sweep(Sweeps& sweeps, const Namespace& owner, const RowTable::Run& run, uint32_t at, uint32_t count) {
     constexpr uint64_t group_bits = (uint64_t{1} << rows_a_group) - 1;
+    uint64_t among = 0;
+    for (const Sweep::Share& share : sweeps.shares) among |= share.among;
     for (uint32_t from = 0; from < count && among >> from != 0;) {
       if ((among >> from & group_bits) == 0) {
         from += rows_a_group;
@@ -290,19 +324,23 @@ class Walk {
       }
       uint32_t to = from + rows_a_group;
       while (to < count && (among >> to & group_bits) != 0) to += rows_a_group;
-      sweep.scan(owner, run, at + from, std::min(to, count) - from, among >> from);
+      to = std::min(to, count);
+      sweeps.of_groups = sweeps.shares;
+      for (Sweep::Share& share : sweeps.of_groups) share.among >>= from;
+      Sweep::scan(sweeps.of_groups, owner, run, at + from, to - from, sweeps.scans.data());
       from = to;
     }
   }
 
   // What one thread has ruled out, no other has to look at.
   void share_thresholds(Sweeps& sweeps) {
-    for (size_t i = 0; i < sweeps.size(); ++i) {
-      double mine = sweeps[i].sweep->threshold();
+    for (size_t i = 0; i < sweeps.paces.size(); ++i) {
+      Sweep& sweep = *sweeps.paces[i].sweep;
+      double mine = sweep.threshold();
       double known = thresholds_[i].load(std::memory_order_relaxed);
       while (known < mine && !thresholds_[i].compare_exchange_weak(known, mine, std::memory_order_relaxed)) {
       }
-      sweeps[i].sweep->raise_threshold(known);
+      sweep.raise_threshold(known);
     }
   }
 
@@ -364,15 +402,6 @@ std::vector<Candidate> first_of_groups(const std::vector<Candidate>& rows, const
   return chosen;
 }
 
-// The best rows of a lane whose walk is over.
-std::vector<Candidate> finish(Lane& lane) {
-  const int64_t started = monotonic_ns();
-  std::vector<Candidate> sorted = lane.sweep.finish();
-  lane.member.counts += lane.sweep.counts();
-  lane.member.score_ns += monotonic_ns() - started;
-  return sorted;
-}
-
 void keep_result(WalkMember& member, std::vector<Candidate> sorted) {
   sorted.erase(sorted.begin(), sorted.begin() + std::ptrdiff_t(std::min<size_t>(member.request->skip, sorted.size())));
   sorted.shrink_to_fit();
@@ -404,8 +433,8 @@ class Walks {
 
   void flush() {
     if (lanes_.empty()) return;
-    Walk(collection_, snapshot_, scope_, lanes_, window_).run();
-    for (auto& lane : lanes_) keep_result(lane->member, finish(*lane));
+    auto best = Walk(collection_, snapshot_, scope_, lanes_, window_).run();
+    for (size_t i = 0; i < lanes_.size(); ++i) keep_result(lanes_[i]->member, std::move(best[i]));
     lanes_.clear();
     candidates_ = 0;
   }
@@ -418,8 +447,7 @@ class Walks {
     for (size_t rows = wanted * rows_at_first_a_group;; rows *= more_each_time) {
       Lanes one;
       one.push_back(std::make_unique<Lane>(collection_, snapshot_, member, query, rows, window_));
-      Walk(collection_, snapshot_, scope_, one, window_).run();
-      std::vector<Candidate> sorted = finish(*one.front());
+      std::vector<Candidate> sorted = std::move(Walk(collection_, snapshot_, scope_, one, window_).run().front());
       chosen = first_of_groups(sorted, *member.group_by, wanted, member.deadline, member.expired);
       if (member.expired || chosen.size() == wanted || sorted.size() < rows) break;
     }

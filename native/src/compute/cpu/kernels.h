@@ -18,15 +18,24 @@ struct CanonicalKernels {
   void (*squared_distance)(const float* rows, size_t stride, size_t count, const double* query, double* sums);
 };
 
+// What one query wants to know of a block of rows.
+struct BlockScan {
+  const CodeQuery* query = nullptr;
+  BoundTerms terms;
+  uint64_t among = 0;  // bit i: row i is to be looked at; other rows get the upper bound -infinity
+  float interest = 0;
+  float* upper = nullptr;   // float32[rows], filled: the bound of each row
+  int32_t* sums = nullptr;  // int32[rows], filled: S of each row
+  // Filled. Bit j: some row i looked at, with i mod 16 = j, has a bound from below of about `interest` or better
+  // (upper - 2 * error * weight: a hint, not a bound).
+  uint32_t columns = 0;
+};
+
 // Scans over codes (compute/codes.h).
 struct CodeKernels {
-  // Scans 1 to 4 groups. Bit i of `among`: row i is to be looked at; other rows get the upper bound -infinity.
-  // upper, sums: [16 * group_count], the bound and S of each row. Bit j of the result: some row i looked at, with i mod
-  // 16 = j, has a bound from below of about `interest` or better (upper - 2 * error * weight: a hint, not a bound).
-  uint32_t (*scan_similarity)(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
-                              const BoundTerms& terms, uint64_t among, float interest, float* upper, int32_t* sums);
-  uint32_t (*scan_distance)(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
-                            const BoundTerms& terms, uint64_t among, float interest, float* upper, int32_t* sums);
+  // Scans 1 to 4 groups for `count` queries, all of one shape.
+  void (*scan_similarity)(const uint8_t* groups, uint32_t group_count, BlockScan* scans, uint32_t count);
+  void (*scan_distance)(const uint8_t* groups, uint32_t group_count, BlockScan* scans, uint32_t count);
   // Places of the values of at least `threshold`, in rising order; how many they are. places: room for `count` rounded
   // up to 16, of which all may be written.
   uint32_t (*at_least)(const float* values, uint32_t count, float threshold, uint32_t* places);
@@ -41,12 +50,13 @@ struct Kernels {
 };
 
 // By these names, the best first, KALOS_KERNELS asks for a set.
-inline constexpr std::string_view kernel_names[] = {"avx512", "avx2", "portable"};
+inline constexpr std::string_view kernel_names[] = {"amx", "avx512", "avx2", "portable"};
 
 const Kernels& portable_kernels();
 // Null where the CPU or the build has none.
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
+const Kernels* amx_kernels();
 const Kernels& best_kernels();
 
 // Parts of the tables that another instruction set takes over.
@@ -55,5 +65,8 @@ CodeKernels portable_code_kernels();
 CanonicalKernels avx2_canonical_kernels();
 CodeKernels avx2_code_kernels();
 CodeKernels avx512_code_kernels();
+CodeKernels amx_code_kernels();
+// Asks the system for the tiles' registers. False: it has none.
+bool may_use_tiles();
 
 }  // namespace kalos

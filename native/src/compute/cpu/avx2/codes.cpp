@@ -87,9 +87,9 @@ KALOS_AVX2 inline __m256 lanes(uint32_t bits) {
 }
 
 template <class Bounds>
-KALOS_AVX2 inline uint32_t scan(const uint8_t* groups, uint32_t count, const CodeQuery& query, const Bounds& bounds,
-                                float weight, uint64_t among, float interest, float* upper, int32_t* sums) {
-  const __m256 nothing = _mm256_set1_ps(-__builtin_inff());
+KALOS_AVX2 inline void scan(const uint8_t* groups, uint32_t count, const Bounds& bounds, BlockScan& scan) {
+  const CodeQuery& query = *scan.query;
+  const __m256 nothing = _mm256_set1_ps(-__builtin_inff()), weight = _mm256_set1_ps(scan.terms.weight);
   __m256 best[2] = {nothing, nothing};
   for (uint32_t g = 0; g < count; ++g) {
     const uint8_t* group = groups + g * query.shape.group_bytes();
@@ -98,30 +98,26 @@ KALOS_AVX2 inline uint32_t scan(const uint8_t* groups, uint32_t count, const Cod
     high_sums(group, query, found);
     for (uint32_t half = 0; half < 2; ++half, columns += 8) {
       uint32_t row = g * rows_a_group + half * 8;
-      __m256 raised = _mm256_mul_ps(_mm256_loadu_ps(columns + rows_a_group), _mm256_set1_ps(weight));
+      __m256 raised = _mm256_mul_ps(_mm256_loadu_ps(columns + rows_a_group), weight);
       __m256 bound = bounds.upper(columns, _mm256_cvtepi32_ps(found[half]), raised);
-      bound = _mm256_blendv_ps(nothing, bound, lanes(uint32_t(among >> row)));
+      bound = _mm256_blendv_ps(nothing, bound, lanes(uint32_t(scan.among >> row)));
       best[half] = _mm256_max_ps(_mm256_sub_ps(bound, _mm256_add_ps(raised, raised)), best[half]);  // of NaN the second
-      _mm256_storeu_ps(upper + row, bound);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + row), found[half]);
+      _mm256_storeu_ps(scan.upper + row, bound);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(scan.sums + row), found[half]);
     }
   }
-  const __m256 least = _mm256_set1_ps(interest);
+  const __m256 least = _mm256_set1_ps(scan.interest);
   auto low = uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(best[0], least, _CMP_GE_OQ)));
   auto high = uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(best[1], least, _CMP_GE_OQ)));
-  return low | high << 8;
+  scan.columns = low | high << 8;
 }
 
-KALOS_AVX2 uint32_t scan_similarity(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
-                                    const BoundTerms& terms, uint64_t among, float interest, float* upper,
-                                    int32_t* sums) {
-  return scan(groups, group_count, query, Similarity(terms), terms.weight, among, interest, upper, sums);
+KALOS_AVX2 void scan_similarity(const uint8_t* groups, uint32_t group_count, BlockScan* scans, uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) scan(groups, group_count, Similarity(scans[i].terms), scans[i]);
 }
 
-KALOS_AVX2 uint32_t scan_distance(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
-                                  const BoundTerms& terms, uint64_t among, float interest, float* upper,
-                                  int32_t* sums) {
-  return scan(groups, group_count, query, Distance(terms), terms.weight, among, interest, upper, sums);
+KALOS_AVX2 void scan_distance(const uint8_t* groups, uint32_t group_count, BlockScan* scans, uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) scan(groups, group_count, Distance(scans[i].terms), scans[i]);
 }
 
 KALOS_AVX2 uint32_t at_least(const float* values, uint32_t count, float threshold, uint32_t* places) {

@@ -4,18 +4,9 @@
 // up to. Four groups share each broadcast.
 #if defined(__x86_64__)
 
-// GCC 12 sees an uninitialised variable in its own intrinsics (GCC bug 105593).
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-
-#include <immintrin.h>
+#include "compute/cpu/avx512/bounds.h"
 
 #include <cstring>
-
-#include "compute/cpu/kernels.h"
-
-#define KALOS_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
 
 namespace kalos {
 namespace {
@@ -52,79 +43,34 @@ KALOS_AVX512 inline void high_sums(const uint8_t* groups, const CodeQuery& query
   }
 }
 
-// Upper bounds of 16 rows. raised: error * weight.
-struct Similarity {
-  __m512 step, base;
-  KALOS_AVX512 explicit Similarity(const BoundTerms& terms)
-      : step(_mm512_set1_ps(terms.step)), base(_mm512_set1_ps(terms.base)) {}
-  KALOS_AVX512 __m512 upper(const float* columns, __m512 sum, __m512 raised) const {
-    __m512 estimate = _mm512_mul_ps(_mm512_loadu_ps(columns), _mm512_mul_ps(sum, step));
-    return _mm512_add_ps(estimate, _mm512_add_ps(raised, base));
-  }
-};
-
-struct Distance {
-  __m512 step, base, keep, shrink;
-  KALOS_AVX512 explicit Distance(const BoundTerms& terms)
-      : step(_mm512_set1_ps(terms.step)),
-        base(_mm512_set1_ps(terms.base)),
-        keep(_mm512_set1_ps(terms.keep)),
-        shrink(_mm512_set1_ps(terms.shrink)) {}
-  KALOS_AVX512 __m512 upper(const float* columns, __m512 sum, __m512 raised) const {
-    __m512 square = _mm512_loadu_ps(columns + 2 * rows_a_group);
-    __m512 squared = _mm512_sub_ps(_mm512_add_ps(_mm512_mul_ps(square, keep), base),
-                                   _mm512_mul_ps(_mm512_loadu_ps(columns), _mm512_mul_ps(sum, step)));
-    __m512 distance = _mm512_sqrt_ps(_mm512_max_ps(squared, _mm512_setzero_ps()));
-    return _mm512_sub_ps(raised, _mm512_mul_ps(distance, shrink));
-  }
-};
-
 template <uint32_t count, class Bounds>
-KALOS_AVX512 inline uint32_t scan_groups(const uint8_t* groups, const CodeQuery& query, const Bounds& bounds,
-                                         float weight, uint64_t among, float interest, float* upper, int32_t* sums) {
+KALOS_AVX512 inline void scan_groups(const uint8_t* groups, const Bounds& bounds, BlockScan& scan) {
   __m512i found[count];
-  high_sums<count>(groups, query, found);
-  const __m512 nothing = _mm512_set1_ps(-__builtin_inff());
-  __m512 best = nothing;
-#pragma GCC unroll 4
-  for (uint32_t g = 0; g < count; ++g) {
-    const auto* columns =
-        reinterpret_cast<const float*>(groups + g * query.shape.group_bytes() + query.shape.columns_at());
-    __m512 raised = _mm512_mul_ps(_mm512_loadu_ps(columns + rows_a_group), _mm512_set1_ps(weight));
-    __m512 bound = bounds.upper(columns, _mm512_cvtepi32_ps(found[g]), raised);
-    bound = _mm512_mask_mov_ps(nothing, __mmask16(among >> (g * rows_a_group)), bound);
-    best = _mm512_max_ps(_mm512_sub_ps(bound, _mm512_add_ps(raised, raised)), best);  // of NaN the second
-    _mm512_storeu_ps(upper + g * rows_a_group, bound);
-    _mm512_storeu_si512(sums + g * rows_a_group, found[g]);
-  }
-  return _mm512_cmp_ps_mask(best, _mm512_set1_ps(interest), _CMP_GE_OQ);
+  high_sums<count>(groups, *scan.query, found);
+  store_bounds<count>(groups, bounds, found, scan);
 }
 
 template <class Bounds>
-KALOS_AVX512 inline uint32_t scan(const uint8_t* groups, uint32_t count, const CodeQuery& query, const Bounds& bounds,
-                                  float weight, uint64_t among, float interest, float* upper, int32_t* sums) {
+KALOS_AVX512 inline void scan(const uint8_t* groups, uint32_t count, BlockScan& scan) {
+  const Bounds bounds(scan.terms);
   switch (count) {
     case 4:
-      return scan_groups<4>(groups, query, bounds, weight, among, interest, upper, sums);
+      return scan_groups<4>(groups, bounds, scan);
     case 3:
-      return scan_groups<3>(groups, query, bounds, weight, among, interest, upper, sums);
+      return scan_groups<3>(groups, bounds, scan);
     case 2:
-      return scan_groups<2>(groups, query, bounds, weight, among, interest, upper, sums);
+      return scan_groups<2>(groups, bounds, scan);
     default:
-      return scan_groups<1>(groups, query, bounds, weight, among, interest, upper, sums);
+      return scan_groups<1>(groups, bounds, scan);
   }
 }
 
-KALOS_AVX512 uint32_t scan_similarity(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
-                                      const BoundTerms& terms, uint64_t among, float interest, float* upper,
-                                      int32_t* sums) {
-  return scan(groups, group_count, query, Similarity(terms), terms.weight, among, interest, upper, sums);
+KALOS_AVX512 void scan_similarity(const uint8_t* groups, uint32_t group_count, BlockScan* scans, uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) scan<Similarity>(groups, group_count, scans[i]);
 }
 
-KALOS_AVX512 uint32_t scan_distance(const uint8_t* groups, uint32_t group_count, const CodeQuery& query,
-                                    const BoundTerms& terms, uint64_t among, float interest, float* upper,
-                                    int32_t* sums) {
-  return scan(groups, group_count, query, Distance(terms), terms.weight, among, interest, upper, sums);
+KALOS_AVX512 void scan_distance(const uint8_t* groups, uint32_t group_count, BlockScan* scans, uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) scan<Distance>(groups, group_count, scans[i]);
 }
 
 KALOS_AVX512 uint32_t at_least(const float* values, uint32_t count, float threshold, uint32_t* places) {

@@ -25,39 +25,39 @@ void high_sums(const uint8_t* group, const CodeQuery& query, int32_t* sums) {
 }
 
 template <class Upper>
-uint32_t scan(const uint8_t* groups, uint32_t group_count, const CodeQuery& query, const BoundTerms& terms,
-              uint64_t among, float interest, float* upper, int32_t* sums, Upper upper_of) {
-  uint32_t interesting = 0;
+void scan(const uint8_t* groups, uint32_t group_count, BlockScan& scan, Upper upper_of) {
+  const CodeShape& shape = scan.query->shape;
+  scan.columns = 0;
   for (uint32_t i = 0; i < group_count; ++i) {
-    const uint8_t* group = groups + i * query.shape.group_bytes();
-    high_sums(group, query, sums + i * rows_a_group);
-    const auto* columns = reinterpret_cast<const float*>(group + query.shape.columns_at());
+    const uint8_t* group = groups + i * shape.group_bytes();
+    high_sums(group, *scan.query, scan.sums + i * rows_a_group);
+    const auto* columns = reinterpret_cast<const float*>(group + shape.columns_at());
     for (uint32_t row = 0; row < rows_a_group; ++row) {
       uint32_t at = i * rows_a_group + row;
-      float raised = columns[rows_a_group + row] * terms.weight;
-      upper[at] = upper_of(columns + row, float(sums[at]), raised);
-      if (!(among >> at & 1)) upper[at] = -std::numeric_limits<float>::infinity();
-      interesting |= uint32_t{upper[at] - 2 * raised >= interest} << row;
+      float raised = columns[rows_a_group + row] * scan.terms.weight;
+      float upper = upper_of(columns + row, float(scan.sums[at]) * scan.terms.step, raised);
+      if (!(scan.among >> at & 1)) upper = -std::numeric_limits<float>::infinity();
+      scan.upper[at] = upper;
+      scan.columns |= uint32_t{upper - 2 * raised >= scan.interest} << row;
     }
   }
-  return interesting;
 }
 
-uint32_t scan_similarity(const uint8_t* groups, uint32_t group_count, const CodeQuery& query, const BoundTerms& terms,
-                         uint64_t among, float interest, float* upper, int32_t* sums) {
-  return scan(groups, group_count, query, terms, among, interest, upper, sums,
-              [&](const float* columns, float sum, float raised) {
-                return columns[0] * (sum * terms.step) + (raised + terms.base);
-              });
+void scan_similarity(const uint8_t* groups, uint32_t group_count, BlockScan* scans, uint32_t count) {
+  for (BlockScan* one = scans; one != scans + count; ++one) {
+    scan(groups, group_count, *one, [&](const float* columns, float product, float raised) {
+      return columns[0] * product + (raised + one->terms.base);
+    });
+  }
 }
 
-uint32_t scan_distance(const uint8_t* groups, uint32_t group_count, const CodeQuery& query, const BoundTerms& terms,
-                       uint64_t among, float interest, float* upper, int32_t* sums) {
-  return scan(groups, group_count, query, terms, among, interest, upper, sums,
-              [&](const float* columns, float sum, float raised) {
-                float squared = (columns[2 * rows_a_group] * terms.keep + terms.base) - columns[0] * (sum * terms.step);
-                return raised - std::sqrt(std::max(squared, 0.0f)) * terms.shrink;
-              });
+void scan_distance(const uint8_t* groups, uint32_t group_count, BlockScan* scans, uint32_t count) {
+  for (BlockScan* one = scans; one != scans + count; ++one) {
+    scan(groups, group_count, *one, [&](const float* columns, float product, float raised) {
+      float squared = (columns[2 * rows_a_group] * one->terms.keep + one->terms.base) - columns[0] * product;
+      return raised - std::sqrt(std::max(squared, 0.0f)) * one->terms.shrink;
+    });
+  }
 }
 
 uint32_t at_least(const float* values, uint32_t count, float threshold, uint32_t* places) {
