@@ -24,7 +24,11 @@ class Hit:
         vector: float32 (dimension,), read-only, bit for bit what was written; None where the row has none or "vector"
             was not included.
         created_at, updated_at: aware datetimes in UTC, to the microsecond; None in a Hit made by hand.
-        explain: dict about the whole search when explain=True was asked for, else None.
+        explain: dict about the whole search when explain=True was asked for, else None:
+            plan ("code scan", or "canonical scan" where all rows were scored), threads ("one thread", "all threads"),
+            expected_us (what each of the two was expected to take; 0: not tried yet), device; rows_in_scope,
+            rows_matched (by the filter), and of all queries together rows_scanned (high 4 bits), rows_narrowed (low 4
+            bits too), rows_scored (whole vectors); filter_us, scan_us, score_us (float, microseconds).
 
     Example:
         >>> hit = Hit("note-1", 0.93, text="Alice likes tea", metadata={"source": "chat"})

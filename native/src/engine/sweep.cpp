@@ -113,6 +113,8 @@ void Sweep::look_at_columns(const BlockScan& scan, uint32_t row, uint32_t groups
       uint32_t i = g * rows_a_group + column;
       if (!(scan.among >> i & 1)) continue;
       const auto* at = reinterpret_cast<const float*>(start + g * shape.group_bytes() + shape.columns_at()) + column;
+      // What made the kernel name the column; most of its rows did not.
+      if (!(scan.upper[i] - 2 * (at[rows_a_group] * scan.terms.weight) >= scan.interest)) continue;
       double lower = stretch.query->lower(scan.sums[i], at, stretch.run.reach);
       if (lower <= best || lower < threshold_) continue;
       if (admits({stretch.owner, RowCode::of(stretch.run.first + row + i, true)})) best = lower;
