@@ -6,6 +6,9 @@
     _vectors    seeded vectors, and the exact answers that everybody's are held to
     _peers      numpy, and FAISS where it is installed
     _cases      the lane, recall by vector, recall by text
+    _stores     the vector stores that people run today
+    _comparison Kalos beside them: recall, latency, time to build, memory
+    _plot       that comparison as a picture
     _writes     durable ingest and the acknowledged write
     _transport  the way between processes, with 1 to 16 of them
     _run        all of it, as one JSON-ready dict

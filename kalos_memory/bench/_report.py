@@ -78,6 +78,41 @@ def show_transport(result: dict[str, Any], console: Console) -> None:
     )
 
 
+def show_peers(result: dict[str, Any], console: Console) -> None:
+    """Prints the report of a run beside peers."""
+    settings = result["settings"]
+    for line in _machine.words(result["machine"]):
+        console.print(Text(line, style="dim"))
+    for size in result["sizes"]:
+        table = Table(
+            title=f"{size['family']}: {size['rows']:,} x {size['dimension']}, k = {size['k']} (latencies in us; paced: "
+            f"{settings['pause_s'] * 1000:g} ms before each call)",
+            title_justify="left",
+            title_style="bold",
+        )
+        table.add_column("store")
+        for name in ("recall", "p50", "p95", "p99", "paced p50", "p99", "built in s", "memory MB"):
+            table.add_column(name, justify="right")
+        for store in size["stores"]:
+            closed, paced = store["closed"], store["paced"]
+            figures = [closed["p50_us"], closed["p95_us"], closed["p99_us"], paced["p50_us"], paced["p99_us"]]
+            table.add_row(
+                store["name"],
+                f"{store['recall']:.3f}",
+                *map(_number, figures),
+                f"{store['build_s']:.2f}",
+                f"{store['memory_bytes'] / 1e6:,.1f}",
+            )
+        console.print(table)
+        for why, names in _left_out(size["not_measured"]).items():
+            console.print(Text(f"not measured: {', '.join(names)} ({why})", style="dim"))
+    for why, names in _left_out(result["not_measured"]).items():
+        console.print(Text(f"not measured: {', '.join(names)} ({why})", style="dim"))
+    console.print(
+        "  memory: what this process, and for Kalos its sidecar, grew by; texts included where a store keeps them"
+    )
+
+
 def _left_out(not_measured: list[dict[str, str]]) -> dict[str, list[str]]:
     """What was not measured, by the reason."""
     reasons: dict[str, list[str]] = {}

@@ -117,6 +117,47 @@ def run_transport(settings: Settings, progress: Callable[[str], None] = lambda w
     }
 
 
+def run_peers(
+    settings: Settings, texts: Path | None = None, progress: Callable[[str], None] = lambda words: None
+) -> dict[str, Any]:
+    """Measures Kalos beside other vector stores only: see _comparison. texts: a directory, for real embeddings.
+
+    Raises KalosError when the sidecar cannot be started or refuses."""
+    import kalos_memory as kalos
+    from kalos_memory.bench import _comparison, _vectors
+
+    machine = _machine.describe()
+    budget = Budget(settings.seconds, least=10, pause_s=settings.pause_s, warm_up_s=min(0.1, settings.seconds / 5))
+    sizes, no_text = [], None
+    with kalos.connect(":memory:", timeout=60.0) as client:
+        sidecar = client.stats()
+        if settings.text:
+            try:
+                vectors = _comparison.embedded_texts(client, texts, progress)
+                sizes.append(_comparison.compare(client, "MiniLM", vectors, settings.k, budget, progress))
+            except ImportError as error:
+                no_text = str(error)
+        for rows in settings.rows:
+            vectors = _vectors.clustered_vectors(rows + _comparison.QUERIES, settings.dimension, settings.seed)
+            sizes.append(_comparison.compare(client, "clustered", vectors, settings.k, budget, progress))
+    machine["load_average_after"] = _machine.load_average()
+    return {
+        "benchmark": "kalos peers",
+        "format": FORMAT,
+        "machine": machine,
+        "sidecar": _about(sidecar),
+        "settings": {
+            "seconds": settings.seconds,
+            "seed": settings.seed,
+            "k": settings.k,
+            "pause_s": settings.pause_s,
+            "texts": str(texts) if texts else None,
+        },
+        "sizes": sizes,
+        "not_measured": [{"what": "MiniLM embeddings", "why": no_text}] if no_text else [],
+    }
+
+
 def _about(sidecar: dict[str, Any]) -> dict[str, Any]:
     return {name: sidecar.get("kalosd", {}).get(name) for name in ("version", "abi", "device", "cpus")}
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from kalos_memory.bench._plot import check_plot, draw
 from kalos_memory.cli._exit_codes import ExitCode
 from kalos_memory.cli._options import JsonOutput
 from kalos_memory.cli._output import complain, console, emit_json, error_console
@@ -49,6 +51,27 @@ def bench(
             help="Only the way between processes: 1, 2, 4 and 16 client processes, closed loop, sleeping, computing.",
         ),
     ] = False,
+    peers: Annotated[
+        bool,
+        typer.Option(
+            "--peers",
+            help="Only Kalos beside other vector stores, those that are installed: numpy, FAISS, usearch, Chroma, "
+            "sqlite-vec, LanceDB, LangGraph.",
+        ),
+    ] = False,
+    texts: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            help="With --peers: embeds the .txt, .md, .json and .jsonl files below. Default: Python's manual.",
+            show_default=False,
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="With --peers: a picture, .svg or .png.", show_default=False),
+    ] = None,
     json_output: JsonOutput = False,
 ) -> None:
     """Measure Kalos on this machine.
@@ -58,8 +81,14 @@ def bench(
     Latencies are given closed loop and paced, p50 and p99. The answers are compared with the exact ones: where they
     differ, the exit code is 1.
     """
-    from kalos_memory.bench._run import Settings, run, run_transport, wrong_answers
+    from kalos_memory.bench._run import Settings, run, run_peers, run_transport, wrong_answers
 
+    if peers and transport:
+        raise typer.BadParameter("--peers and --transport are runs of their own")
+    if not peers and (texts or plot):
+        raise typer.BadParameter("--texts and --plot belong to --peers")
+    if plot:
+        check_plot(plot)
     default = (1_000, 10_000) if quick else (1_000, 10_000, 100_000)
     settings = Settings(
         rows=tuple(sorted(set(rows))) if rows else default,
@@ -71,19 +100,21 @@ def bench(
         directory=directory,
     )
     screen = error_console()
-    measure = run_transport if transport else run
+    measure = run_transport if transport else partial(run_peers, texts=texts) if peers else run
     if screen.is_terminal and not json_output:
         with screen.status("starting") as status:
-            result = measure(settings, status.update)
+            result = measure(settings, progress=status.update)
     else:
         result = measure(settings)
     if json_output:
         emit_json(result)
     else:
-        from kalos_memory.bench._report import show, show_transport
+        from kalos_memory.bench._report import show, show_peers, show_transport
 
-        (show_transport if transport else show)(result, console())
-    if transport:
+        (show_transport if transport else show_peers if peers else show)(result, console())
+    if plot:
+        draw(result, plot)
+    if transport or peers:
         return
     wrong = wrong_answers(result)
     if wrong:
