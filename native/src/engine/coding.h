@@ -120,8 +120,6 @@ class CodedQuery {
     double upper = 0;
   };
   Range range(int32_t high_sum, int32_t low_sum, const CodeBounds& bounds) const;
-  // The lower end of what its high plane alone tells. columns: those of the row's group, from its own place on.
-  double lower(int32_t high_sum, const float* columns, float reach) const;
 
  private:
   Range around(double product, const CodeBounds& bounds) const;
@@ -144,12 +142,7 @@ inline CodedQuery::Range CodedQuery::range(int32_t high_sum, int32_t low_sum, co
   return around(double(high + low_sum - 128 * int64_t{code_query_.sum}), bounds);
 }
 
-inline double CodedQuery::lower(int32_t high_sum, const float* columns, float reach) const {
-  const float square = metric_ == KALOS_METRIC_L2 ? columns[2 * rows_a_group] : 0;
-  return around(double(high_sum) / 2, {columns[0], columns[rows_a_group], reach, square}).lower;
-}
-
-// product: of the query's code and the row's, or the middle of what its high plane leaves open.
+// product: of the query's code and the row's.
 inline CodedQuery::Range CodedQuery::around(double product, const CodeBounds& bounds) const {
   double estimate = double(bounds.scale) * step_ * product;
   double slack = double(bounds.reach) * slack_;

@@ -9,9 +9,11 @@ namespace {
 
 // Enough that scoring in between is rare, little enough that 64 queries over a million equal rows stay in bounds.
 constexpr size_t fewest_survivors_kept = 16384;
-// Rows narrowed by their bounds, before the others as they lie: about so many, by a sample of the bounds.
-constexpr uint32_t many_in_order = 128;
-constexpr uint32_t sampled = 256;
+// Rows of a window that are narrowed by their bounds, before the others: about so many, by a sample of the bounds. The
+// first window is what raises the threshold from nothing.
+constexpr uint32_t first_in_order = 128, then_in_order = 32;
+constexpr uint32_t sampled = 64;
+constexpr size_t most_kept = 16384;
 
 }  // namespace
 
@@ -25,9 +27,9 @@ Sweep::Sweep(const Device& device, const Coder& coder, const PreparedQuery& quer
       wanted_(wanted),
       has_bounds_(CodedQuery::can_be_bounded(coder.metric(), query)),
       threshold_(least_key),
+      in_order_(uint32_t(std::max<size_t>(first_in_order, 2 * wanted))),
       most_survivors_(std::max(fewest_survivors_kept, 4 * wanted)),
       window_(window),
-      high_bounds_(wanted),
       bounds_(wanted),
       best_(wanted, least_key) {}
 
@@ -42,9 +44,9 @@ void Sweep::LowerBounds::add(double key) {
   std::push_heap(keys_.begin(), keys_.end(), std::greater<>());
 }
 
-void Sweep::at_least(LowerBounds& bounds, double key) {
-  bounds.add(key);
-  if (wanted_ != 0 && bounds.full()) raise_threshold(bounds.worst());
+void Sweep::at_least(double key) {
+  bounds_.add(key);
+  if (wanted_ != 0 && bounds_.full()) raise_threshold(bounds_.worst());
 }
 
 const CodedQuery& Sweep::coded(const Coding& coding) {
@@ -64,13 +66,13 @@ void Sweep::scan(std::span<const Share> shares, const Namespace& owner, const Ro
   const uint32_t groups = (count + rows_a_group - 1) / rows_a_group;
   auto kernel = any.coder_.metric() == KALOS_METRIC_L2 ? any.kernels_.scan_distance : any.kernels_.scan_similarity;
   kernel(run.groups + at / rows_a_group * any.coder_.shape().group_bytes(), groups, scans, uint32_t(shares.size()));
-  for (size_t i = 0; i < shares.size(); ++i) shares[i].sweep->end_scan(scans[i], at, count);
+  for (const Share& share : shares) share.sweep->end_scan(count);
 }
 
 BlockScan Sweep::begin_scan(const Namespace& owner, const RowTable::Run& run, uint32_t at, uint32_t count,
                             uint64_t among) {
   const uint32_t groups = (count + rows_a_group - 1) / rows_a_group;
-  if (filled_ + groups * rows_a_group > window_) narrow();
+  if (filled_ + groups * rows_a_group > window_) narrow_best();
   if (!upper_) {
     upper_ = std::make_unique_for_overwrite<float[]>(window_);
     sums_ = std::make_unique_for_overwrite<int32_t[]>(window_);
@@ -85,74 +87,84 @@ BlockScan Sweep::begin_scan(const Namespace& owner, const RowTable::Run& run, ui
     terms_ = query.terms(run.reach);
   }
   if (count < rows_a_block) among &= (uint64_t{1} << count) - 1;
-  return {&stretches_.back().query->code_query(),
-          terms_,
-          among,
-          CodedQuery::threshold(threshold_),
-          upper_.get() + filled_,
-          sums_.get() + filled_};
+  return {&stretches_.back().query->code_query(), terms_, among, upper_.get() + filled_, sums_.get() + filled_};
 }
 
-void Sweep::end_scan(const BlockScan& scan, uint32_t at, uint32_t count) {
-  const uint32_t groups = (count + rows_a_group - 1) / rows_a_group;
-  if (scan.columns != 0) look_at_columns(scan, at, groups);
-  filled_ += groups * rows_a_group;
+void Sweep::end_scan(uint32_t count) {
+  filled_ += (count + rows_a_group - 1) / rows_a_group * rows_a_group;
   counts_.scanned += count;
 }
 
-// Of each column of the block (rows a group apart), one row may raise the threshold: lower bounds of rows in different
-// columns are of distinct rows.
-void Sweep::look_at_columns(const BlockScan& scan, uint32_t row, uint32_t groups) {
-  const Stretch& stretch = stretches_.back();
-  const CodeShape& shape = scan.query->shape;
-  const uint8_t* start = stretch.run.groups + row / rows_a_group * shape.group_bytes();
-  for (uint32_t columns = scan.columns; columns != 0; columns &= columns - 1) {
-    auto column = uint32_t(__builtin_ctz(columns));
-    double best = -std::numeric_limits<double>::infinity();
-    for (uint32_t g = 0; g < groups; ++g) {
-      uint32_t i = g * rows_a_group + column;
-      if (!(scan.among >> i & 1)) continue;
-      const auto* at = reinterpret_cast<const float*>(start + g * shape.group_bytes() + shape.columns_at()) + column;
-      // What made the kernel name the column; most of its rows did not.
-      if (!(scan.upper[i] - 2 * (at[rows_a_group] * scan.terms.weight) >= scan.interest)) continue;
-      double lower = stretch.query->lower(scan.sums[i], at, stretch.run.reach);
-      if (lower <= best || lower < threshold_) continue;
-      if (admits({stretch.owner, RowCode::of(stretch.run.first + row + i, true)})) best = lower;
-    }
-    at_least(high_bounds_, best);
-  }
-}
-
-void Sweep::narrow() {
+void Sweep::narrow_best() {
   if (filled_ == 0) return;
   const float threshold = CodedQuery::threshold(threshold_);
-  uint32_t found = kernels_.at_least(upper_.get(), filled_, threshold, places_.get());
-  if (found <= 2 * many_in_order) {
+  float bound = threshold;
+  uint32_t found = kernels_.at_least(upper_.get(), filled_, bound, places_.get());
+  while (found > 2 * in_order_) {
+    const float higher = bound_of_the_best(found);
+    if (!(higher > bound)) break;  // thousands have one and the same bound
+    bound = higher;
+    found = kernels_.at_least(upper_.get(), filled_, bound, places_.get());
+  }
+  const bool few = found <= 2 * in_order_;
+  if (few) {
     order(found);
     narrow(ordered_.get(), found);
-  } else {
-    // The best raise the threshold as far as it goes. Those that still reach it are many, and are read as they lie in
-    // memory: in the order of their bounds, each would be a cache miss.
-    found = kernels_.at_least(upper_.get(), filled_, std::max(threshold, bound_of_the_best(found)), places_.get());
-    if (found <= 2 * many_in_order) {
-      order(found);
-      narrow(ordered_.get(), found);
-      for (uint32_t i = 0; i < found; ++i) upper_[places_[i]] = -std::numeric_limits<float>::infinity();
-    }  // else thousands have one and the same bound
-    found = kernels_.at_least(upper_.get(), filled_, CodedQuery::threshold(threshold_), places_.get());
-    narrow(places_.get(), found);
+    for (uint32_t i = 0; i < found; ++i) upper_[ordered_[i]] = -std::numeric_limits<float>::infinity();
   }
+  if (!few || bound > threshold) {
+    keep(kernels_.at_least(upper_.get(), filled_, CodedQuery::threshold(threshold_), places_.get()));
+  }
+  in_order_ = uint32_t(std::max<size_t>(then_in_order, 2 * wanted_));
   stretches_.clear();
   filled_ = 0;
 }
 
-// What about many_in_order of the places found reach.
+// What about in_order_ of the places found reach, or some more where they are very many.
 float Sweep::bound_of_the_best(uint32_t found) const {
   float bounds[sampled];
   for (uint32_t i = 0; i < sampled; ++i) bounds[i] = upper_[places_[uint64_t{i} * found / sampled]];
-  const uint32_t rank = uint32_t(uint64_t{many_in_order} * sampled / found);
+  const uint32_t rank = uint32_t(uint64_t{in_order_} * sampled / found);
   std::nth_element(bounds, bounds + rank, bounds + sampled, std::greater<>());
   return bounds[rank];
+}
+
+// Those that the best have not ruled out may be many. They wait for what other windows do to the threshold.
+void Sweep::keep(uint32_t found) {
+  if (kept_.size() + found > most_kept) {
+    narrow_rest();
+    narrow(places_.get(), found);
+    return;
+  }
+  const Stretch* stretch = nullptr;
+  uint32_t end = 0;  // of the stretch
+  for (uint32_t i = 0; i < found; ++i) {
+    const uint32_t place = places_[i];
+    if (place >= end) {
+      stretch = &stretch_of(place);
+      end = stretch == &stretches_.back() ? filled_ : stretch[1].start;
+      kept_stretches_.push_back(*stretch);
+      kept_stretches_.back().start = uint32_t(kept_.size());
+    }
+    kept_.push_back({upper_[place], sums_[place], stretch->first_row + (place - stretch->start)});
+  }
+}
+
+// They are read as they lie in memory: in the order of their bounds, each would be a cache miss.
+void Sweep::narrow_rest() {
+  for (size_t s = 0; s < kept_stretches_.size(); ++s) {
+    const size_t end = s + 1 == kept_stretches_.size() ? kept_.size() : kept_stretches_[s + 1].start;
+    for (size_t i = kept_stretches_[s].start; i < end;) {
+      const float threshold = CodedQuery::threshold(threshold_);
+      Few few;
+      for (; i < end && few.count < few.most; ++i) {
+        if (kept_[i].upper >= threshold) few.add(kept_[i].row, kept_[i].sum);
+      }
+      narrow(kept_stretches_[s], few);
+    }
+  }
+  kept_.clear();
+  kept_stretches_.clear();
 }
 
 // A few at a time: the low planes of some are on their way while others are summed.
@@ -172,11 +184,9 @@ void Sweep::narrow(const uint32_t* places, uint32_t count) {
       } else if (place < start || place >= end) {
         break;
       }
-      few.places[few.count] = place;
-      few.rows[few.count++] = stretch->first_row + (place - start);
+      few.add(stretch->first_row + (place - start), sums_[place]);
     }
-    if (few.count != 0) narrow(*stretch, few);
-    if (survivors_.size() > most_survivors_) score_survivors();
+    if (stretch) narrow(*stretch, few);
   }
 }
 
@@ -211,21 +221,23 @@ const Sweep::Stretch& Sweep::stretch_of(uint32_t place) const {
 }
 
 void Sweep::narrow(const Stretch& stretch, const Few& few) {
+  if (few.count == 0) return;
   int32_t low[Few::most];
   kernels_.low_sums(stretch.run.low, few.rows, few.count, stretch.query->code_query(), low);
   counts_.narrowed += few.count;
   for (uint32_t i = 0; i < few.count; ++i) {
-    auto range = stretch.query->range(sums_[few.places[i]], low[i], stretch.run.bounds[few.rows[i]]);
+    auto range = stretch.query->range(few.sums[i], low[i], stretch.run.bounds[few.rows[i]]);
     if (range.upper < threshold_) continue;
     RowRef row{stretch.owner, RowCode::of(stretch.run.first + few.rows[i], true)};
     if (!admits(row)) continue;
     survivors_.push_back({range.upper, row});
-    at_least(bounds_, range.lower);
+    at_least(range.lower);
   }
+  if (survivors_.size() > most_survivors_) score_survivors();
 }
 
 void Sweep::add(const Candidate& candidate) {
-  at_least(bounds_, candidate.key);
+  at_least(candidate.key);
   best_.add(candidate);
   raise_threshold(best_.threshold());
 }
@@ -253,10 +265,11 @@ void Sweep::score_survivors() {
 }
 
 void Sweep::take_over(Sweep& other) {
+  other.raise_threshold(threshold_);
   other.narrow();
   raise_threshold(other.threshold_);
   survivors_.insert(survivors_.end(), other.survivors_.begin(), other.survivors_.end());
-  for (double key : other.bounds_.keys()) at_least(bounds_, key);
+  for (double key : other.bounds_.keys()) at_least(key);
   for (const Candidate& candidate : other.best_.take_sorted()) {
     if (best_.takes(candidate.key, candidate.sequence)) best_.add(candidate);
   }

@@ -1,9 +1,9 @@
 // One query on its way over rows: what has been ruled out, what may still be among the best, and what is known.
 //
 //   scan     the high plane of each block gives every row an upper bound, kept for a window of rows
-//   narrow   once the window is full: rows whose bound reaches the threshold get tighter bounds from their low plane,
-//            the highest first, which raises the threshold for the rest, then the others as they lie in memory; those
-//            that still reach it are survivors
+//   narrow   once the window is full, its best rows by these bounds get tighter ones from their low plane, which raises
+//            the threshold; so do, after the last window, the other rows that still reach it. Those whose tighter bound
+//            reaches it too are survivors
 //   finish   survivors are scored from their vectors, the highest upper bound first, until none left can enter
 //
 // The threshold is the k-th best lower bound so far, so that at least k rows reach it: a row whose upper bound is lower
@@ -59,8 +59,10 @@ class Sweep {
   bool takes(double key, uint64_t sequence) const { return key >= threshold_ && best_.takes(key, sequence); }
   void add(const Candidate& candidate);
 
-  // Goes through the window. The owner of the sweep need not ask for it.
-  void narrow();
+  // Goes through the window, and through what windows left. The owner of the sweep need not ask for it; but between the
+  // two, threads may share their thresholds.
+  void narrow_best();
+  void narrow_rest();
   // What another thread's sweep with the same query has found. Done with its scans.
   void take_over(Sweep& other);
   // The k-th best lower bound so far: no row below it is wanted.
@@ -92,14 +94,24 @@ class Sweep {
     RowTable::Run run;
     const CodedQuery* query = nullptr;
     uint32_t first_row = 0;  // of the run
-    uint32_t start = 0;      // in the window
+    uint32_t start = 0;      // in the window, or among the rows that are kept
   };
   // Rows of one stretch that are narrowed together.
   struct Few {
     static constexpr uint32_t most = 16;
     uint32_t count = 0;
-    uint32_t places[most];  // in the window
-    uint32_t rows[most];    // of the run
+    uint32_t rows[most];  // of the run
+    int32_t sums[most];   // of their high planes
+    void add(uint32_t row, int32_t sum) {
+      rows[count] = row;
+      sums[count++] = sum;
+    }
+  };
+  // A row that was left by its window.
+  struct Kept {
+    float upper = 0;
+    int32_t sum = 0;
+    uint32_t row = 0;  // of the run
   };
   struct Survivor {
     double upper = 0;
@@ -108,14 +120,18 @@ class Sweep {
 
   const CodedQuery& coded(const Coding& coding);
   BlockScan begin_scan(const Namespace& owner, const RowTable::Run& run, uint32_t at, uint32_t count, uint64_t among);
-  void end_scan(const BlockScan& scan, uint32_t at, uint32_t count);
-  void look_at_columns(const BlockScan& scan, uint32_t row, uint32_t groups);
+  void end_scan(uint32_t count);
   void order(uint32_t found);
   float bound_of_the_best(uint32_t found) const;
   const Stretch& stretch_of(uint32_t place) const;
+  void keep(uint32_t found);
+  void narrow() {
+    narrow_best();
+    narrow_rest();
+  }
   void narrow(const uint32_t* places, uint32_t count);
   void narrow(const Stretch& stretch, const Few& few);
-  void at_least(LowerBounds& bounds, double key);
+  void at_least(double key);
   void score_survivors();
   double key_of(const RowRef& row) const;
   bool admits(const RowRef& row) const { return !admission_ || admission_->admits(row); }
@@ -128,6 +144,7 @@ class Sweep {
   size_t wanted_;
   bool has_bounds_;
   double threshold_;
+  uint32_t in_order_;  // of the next window
   size_t most_survivors_;
 
   std::vector<std::unique_ptr<CodedQuery>> coded_;  // the query for each coding met
@@ -139,9 +156,11 @@ class Sweep {
   std::unique_ptr<int32_t[]> sums_;
   std::unique_ptr<uint32_t[]> places_, ordered_;  // in it
   BoundTerms terms_;                              // of the last stretch
+  // What windows left.
+  std::vector<Kept> kept_;
+  std::vector<Stretch> kept_stretches_;
 
-  LowerBounds high_bounds_;  // from high planes
-  LowerBounds bounds_;       // from low planes and scores: each row once in either
+  LowerBounds bounds_;  // from low planes and scores
   std::vector<Survivor> survivors_;
   TopK best_;  // of the rows that are scored
   SweepCounts counts_;

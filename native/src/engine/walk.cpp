@@ -18,7 +18,7 @@ constexpr size_t most_candidates_a_walk = 1u << 20;  // all their lists
 constexpr size_t fewest_lanes_shared = 8;  // to score what is left on several threads
 
 constexpr uint64_t rows_built_a_search = 1u << 18;  // into the columns of a table
-constexpr uint32_t largest_window = 65536, smallest_window = 2048;
+constexpr uint32_t largest_window = 65536, smallest_window = 4096;
 
 // Does a row count for this member: is it there, and does the filter match, unless masks have said so?
 class MemberAdmission : public Admission {
@@ -290,7 +290,9 @@ class Walk {
       }
       share_thresholds(sweeps);
     }
-    for (Pace& pace : sweeps.paces) pace.sweep->narrow();
+    for (Pace& pace : sweeps.paces) pace.sweep->narrow_best();
+    share_thresholds(sweeps);
+    for (Pace& pace : sweeps.paces) pace.sweep->narrow_rest();
   }
 
   bool block(Sweeps& sweeps, uint32_t owner, const RowTable::Run& run, uint32_t at, uint32_t count) {

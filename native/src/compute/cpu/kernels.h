@@ -22,13 +22,9 @@ struct CanonicalKernels {
 struct BlockScan {
   const CodeQuery* query = nullptr;
   BoundTerms terms;
-  uint64_t among = 0;  // bit i: row i is to be looked at; other rows get the upper bound -infinity
-  float interest = 0;
+  uint64_t among = 0;       // bit i: row i is to be looked at; other rows get the upper bound -infinity
   float* upper = nullptr;   // float32[rows], filled: the bound of each row
   int32_t* sums = nullptr;  // int32[rows], filled: S of each row
-  // Filled. Bit j: some row i looked at, with i mod 16 = j, has a bound from below of about `interest` or better
-  // (upper - 2 * error * weight: a hint, not a bound).
-  uint32_t columns = 0;
 };
 
 // Scans over codes (compute/codes.h).

@@ -90,7 +90,6 @@ template <class Bounds>
 KALOS_AVX2 inline void scan(const uint8_t* groups, uint32_t count, const Bounds& bounds, BlockScan& scan) {
   const CodeQuery& query = *scan.query;
   const __m256 nothing = _mm256_set1_ps(-__builtin_inff()), weight = _mm256_set1_ps(scan.terms.weight);
-  __m256 best[2] = {nothing, nothing};
   for (uint32_t g = 0; g < count; ++g) {
     const uint8_t* group = groups + g * query.shape.group_bytes();
     const auto* columns = reinterpret_cast<const float*>(group + query.shape.columns_at());
@@ -101,15 +100,10 @@ KALOS_AVX2 inline void scan(const uint8_t* groups, uint32_t count, const Bounds&
       __m256 raised = _mm256_mul_ps(_mm256_loadu_ps(columns + rows_a_group), weight);
       __m256 bound = bounds.upper(columns, _mm256_cvtepi32_ps(found[half]), raised);
       bound = _mm256_blendv_ps(nothing, bound, lanes(uint32_t(scan.among >> row)));
-      best[half] = _mm256_max_ps(_mm256_sub_ps(bound, _mm256_add_ps(raised, raised)), best[half]);  // of NaN the second
       _mm256_storeu_ps(scan.upper + row, bound);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(scan.sums + row), found[half]);
     }
   }
-  const __m256 least = _mm256_set1_ps(scan.interest);
-  auto low = uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(best[0], least, _CMP_GE_OQ)));
-  auto high = uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(best[1], least, _CMP_GE_OQ)));
-  scan.columns = low | high << 8;
 }
 
 KALOS_AVX2 void scan_similarity(const uint8_t* groups, uint32_t group_count, BlockScan* scans, uint32_t count) {

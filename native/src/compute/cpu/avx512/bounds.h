@@ -49,18 +49,15 @@ KALOS_AVX512 inline void store_bounds(const uint8_t* groups, const Bounds& bound
                                       BlockScan& scan) {
   const CodeShape& shape = scan.query->shape;
   const __m512 nothing = _mm512_set1_ps(-__builtin_inff()), weight = _mm512_set1_ps(scan.terms.weight);
-  __m512 best = nothing;
 #pragma GCC unroll 4
   for (uint32_t g = 0; g < count; ++g) {
     const auto* columns = reinterpret_cast<const float*>(groups + g * shape.group_bytes() + shape.columns_at());
     __m512 raised = _mm512_mul_ps(_mm512_loadu_ps(columns + rows_a_group), weight);
     __m512 bound = bounds.upper(columns, _mm512_cvtepi32_ps(sums[g]), raised);
     bound = _mm512_mask_mov_ps(nothing, __mmask16(scan.among >> (g * rows_a_group)), bound);
-    best = _mm512_max_ps(_mm512_sub_ps(bound, _mm512_add_ps(raised, raised)), best);  // of NaN the second
     _mm512_storeu_ps(scan.upper + g * rows_a_group, bound);
     _mm512_storeu_si512(scan.sums + g * rows_a_group, sums[g]);
   }
-  scan.columns = _mm512_cmp_ps_mask(best, _mm512_set1_ps(scan.interest), _CMP_GE_OQ);
 }
 
 }  // namespace kalos

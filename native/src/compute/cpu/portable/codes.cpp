@@ -27,7 +27,6 @@ void high_sums(const uint8_t* group, const CodeQuery& query, int32_t* sums) {
 template <class Upper>
 void scan(const uint8_t* groups, uint32_t group_count, BlockScan& scan, Upper upper_of) {
   const CodeShape& shape = scan.query->shape;
-  scan.columns = 0;
   for (uint32_t i = 0; i < group_count; ++i) {
     const uint8_t* group = groups + i * shape.group_bytes();
     high_sums(group, *scan.query, scan.sums + i * rows_a_group);
@@ -38,7 +37,6 @@ void scan(const uint8_t* groups, uint32_t group_count, BlockScan& scan, Upper up
       float upper = upper_of(columns + row, float(scan.sums[at]) * scan.terms.step, raised);
       if (!(scan.among >> at & 1)) upper = -std::numeric_limits<float>::infinity();
       scan.upper[at] = upper;
-      scan.columns |= uint32_t{upper - 2 * raised >= scan.interest} << row;
     }
   }
 }
