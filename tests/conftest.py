@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing.util
 import os
 import shutil
 import signal
@@ -23,6 +24,9 @@ os.environ["KALOS_DATA_DIR"] = str(Path(tempfile.gettempdir()) / "kalos-tests-mu
 
 import kalos_memory as kalos
 from kalos_memory import _sidecar
+
+# A shell ignores SIGINT in what it starts in the background, and every child inherits that: Ctrl-C could not be tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NAMES = ("kl.", "sem.kl.")
 _numbers = itertools.count(1)
@@ -103,6 +107,7 @@ def nothing_left_in_dev_shm() -> Iterator[None]:
 def no_kalosd_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Promise: whatever was killed, no kalosd of this session runs afterwards, but one whose end is under way. All data
     directories lie in one place for that, or among pytest's own."""
+    multiprocessing.util.get_temp_dir()  # it removes it when the process ends, after this place is gone
     mine = tempfile.mkdtemp(prefix="kalos-")
     places = (tmp_path_factory.getbasetemp(), mine)
     with pytest.MonkeyPatch.context() as patch:
